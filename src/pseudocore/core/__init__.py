@@ -1,0 +1,1 @@
+"""The vocabulary every other package speaks: values, protocols, random streams, configuration, the one loop."""

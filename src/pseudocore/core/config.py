@@ -1,0 +1,166 @@
+"""Configuration is a frozen dataclass of plain values (bool, int, float, str, Literal, or one of these or None).
+
+Command-line flags, TOML presets, the docs tables and the checks all come from a class's fields: name, annotation, default
+and the docstring under the field. Bounds live in the annotation (`Count`, `Positive`, or `Annotated[int | None, Range(low=1)]`),
+choices in `Literal`. A field that may be None has None as its default, so that leaving it out of a file means the same.
+"""
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import textwrap
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pseudocore.core.errors import ConfigError
+
+__all__ = ["Count", "Fraction", "NonNegative", "Option", "Positive", "Range", "Whole", "build", "check", "options", "to_dict"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Inclusive bounds of a number; `above` is an exclusive lower bound."""
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+
+    def complaint(self, value: float) -> str | None:
+        if self.low is not None and not value >= self.low:
+            return f"must be at least {self.low:g}"
+        if self.above is not None and not value > self.above:
+            return f"must be above {self.above:g}"
+        if self.high is not None and not value <= self.high:
+            return f"must be at most {self.high:g}"
+        return None
+
+
+Count = Annotated[int, Range(low=1)]
+Whole = Annotated[int, Range(low=0)]
+Positive = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(low=0)]
+Fraction = Annotated[float, Range(low=0, high=1)]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a configuration, as the command line and the docs need it."""
+
+    name: str
+    type: Any
+    """The bare type: int, float, bool, str, a Literal, or `T | None`."""
+    default: Any
+    """`dataclasses.MISSING` when the field must be given."""
+    help: str
+    bounds: Range | None
+
+
+def options(cls: type) -> tuple[Option, ...]:
+    """The fields of a configuration class, in order."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    docs = _field_docs(cls)
+    result = []
+    for field in dataclasses.fields(cls):
+        bare, bounds = hints[field.name], None
+        if typing.get_origin(bare) is Annotated:
+            bare, bounds = typing.get_args(bare)
+        result.append(Option(field.name, bare, field.default, docs.get(field.name, ""), bounds))
+    return tuple(result)
+
+
+def build(cls: type[T], values: Mapping[str, Any], *, what: str = "") -> T:
+    """An instance from a mapping such as a TOML table; every problem is reported at once."""
+    known = {option.name: option for option in options(cls)}
+    problems = []
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+            problems.append(f"unknown option {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    given = {name: value for name, value in values.items() if name in known}
+    given = {name: float(value) if _wants_float(known[name].type) and type(value) is int else value for name, value in given.items()}
+    problems += [text for name, value in given.items() if (text := _problem(known[name], value))]
+    problems += [f"{name} is required" for name, option in known.items() if option.default is dataclasses.MISSING and name not in given]
+    _raise(problems, what or cls.__name__)
+    return cls(**given)
+
+
+def check(instance: Any) -> None:
+    """Refuse an instance whose values are out of type or bounds, naming all of them."""
+    problems = [text for option in options(type(instance)) if (text := _problem(option, getattr(instance, option.name)))]
+    _raise(problems, type(instance).__name__)
+
+
+def to_dict(instance: Any) -> dict[str, Any]:
+    """The plain values behind an instance; `None`s are left out, as TOML has no word for them."""
+    return {option.name: value for option in options(type(instance)) if (value := getattr(instance, option.name)) is not None}
+
+
+def _raise(problems: list[str], what: str) -> None:
+    if problems:
+        raise ConfigError(f"{what}: " + "; ".join(problems))
+
+
+def _problem(option: Option, value: Any) -> str | None:
+    if not _is_a(option.type, value):
+        return f"{option.name} = {value!r} is not {_describe(option.type)}"
+    if option.bounds is not None and value is not None and (text := option.bounds.complaint(value)):
+        return f"{option.name} = {value!r} {text}"
+    return None
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if union else (kind,)
+
+
+def _is_a(kind: Any, value: Any) -> bool:
+    for one in _alternatives(kind):
+        if typing.get_origin(one) is Literal:
+            if any(value == choice and type(value) is type(choice) for choice in typing.get_args(one)):
+                return True
+        elif one is float:
+            if type(value) in (int, float):
+                return True
+        elif one is types.NoneType:
+            if value is None:
+                return True
+        elif type(value) is one:
+            return True
+    return False
+
+
+def _wants_float(kind: Any) -> bool:
+    return float in _alternatives(kind) and int not in _alternatives(kind)
+
+
+def _describe(kind: Any) -> str:
+    words = []
+    for one in _alternatives(kind):
+        if typing.get_origin(one) is Literal:
+            words.append("one of " + ", ".join(map(repr, typing.get_args(one))))
+        elif one is not types.NoneType:
+            words.append({int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(one, str(one)))
+    return " or ".join(words)
+
+
+def _field_docs(cls: type) -> dict[str, str]:
+    """The string under each annotated field, read from the source of the class and of the settings it extends."""
+    docs: dict[str, str] = {}
+    for parent in cls.__bases__:
+        docs |= _field_docs(parent)
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError):  # builtins, and classes typed into a shell: no source, no help
+        return docs
+    body = typing.cast(ast.ClassDef, tree.body[0]).body
+    for field, text in zip(body, body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
+                docs[field.target.id] = " ".join(text.value.value.split())
+    return docs

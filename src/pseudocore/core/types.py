@@ -1,0 +1,233 @@
+"""The values that flow between packages, and the three protocols an algorithm can follow.
+
+`Dataset -> Problem -> (method) -> Coreset -> (inference) -> Predict -> metrics`: each arrow is a plain value.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.errors import DataError
+from pseudocore.core.rng import Rng
+
+if TYPE_CHECKING:
+    from pseudocore.core.problem import Problem
+
+__all__ = ["Augment", "Coreset", "Dataset", "Examples", "Inference", "LogDensity", "Method", "Model", "Predict", "Preprocess",
+           "Sampler", "Selector"]  # fmt: skip
+
+
+class Examples(NamedTuple):
+    """Inputs as they came from disk: uint8 images (n, channels, height, width) or float features (n, d); labels (n,)."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A labelled training set and its test set, checked once on construction.
+
+    Images stay uint8 and become floats batch by batch (`Problem.inputs`).
+    """
+
+    name: str
+    train: Examples
+    test: Examples
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.class_names and len(self.class_names) != self.num_classes:
+            raise DataError(f"{self.name!r} has {self.num_classes} classes but {len(self.class_names)} class names")
+        for split, (x, y) in {"train": self.train, "test": self.test}.items():
+            where = f"{split} split of {self.name!r}"
+            if len(x) != len(y):
+                raise DataError(f"the {where} has {len(x)} inputs but {len(y)} labels")
+            if len(x) == 0:
+                raise DataError(f"the {where} is empty")
+            if y.dtype != torch.int64 or y.ndim != 1:
+                raise DataError(f"labels of the {where} must be a vector of integers, not {tuple(y.shape)} {y.dtype}")
+            if y.min() < 0 or y.max() >= self.num_classes:
+                raise DataError(
+                    f"labels of the {where} run from {int(y.min())} to {int(y.max())}; "
+                    f"with {self.num_classes} classes they must lie in 0..{self.num_classes - 1}"
+                )
+            if x.ndim < 2:
+                raise DataError(f"inputs of the {where} must be images or feature vectors, not one number each")
+            if x.dtype == torch.uint8:
+                if x.ndim != 4:
+                    raise DataError(f"images of the {where} must be (n, channels, height, width), not {tuple(x.shape)}")
+            elif not x.is_floating_point():
+                raise DataError(f"inputs of the {where} must be uint8 images or floats, not {x.dtype}")
+            elif not torch.isfinite(x).all():
+                bad = int((~torch.isfinite(x.flatten(1)).all(1)).sum())
+                raise DataError(f"{bad} of {len(x)} inputs of the {where} hold NaN or infinite values")
+        if self.train.x.shape[1:] != self.test.x.shape[1:]:
+            raise DataError(
+                f"training inputs of {self.name!r} have shape {tuple(self.train.x.shape[1:])} "
+                f"but test inputs {tuple(self.test.x.shape[1:])}"
+            )
+        if self.train.x.min() == self.train.x.max():
+            raise DataError(f"every value in the training inputs of {self.name!r} is the same: nothing can be learned")
+        missing = (self.class_counts == 0).nonzero().flatten().tolist()
+        if missing:
+            raise DataError(f"no training examples of class {missing[0]} in {self.name!r} ({len(missing)} empty in all)")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def is_images(self) -> bool:
+        return self.train.x.ndim == 4
+
+    @cached_property
+    def class_counts(self) -> Tensor:
+        """Training examples per class, (classes,)."""
+        return torch.bincount(self.train.y, minlength=self.num_classes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of shapes, types and bytes of both splits: two sets with one fingerprint are the same set."""
+        digest = hashlib.sha256(f"{self.num_classes}".encode())
+        for tensor in (*self.train, *self.test):
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Coreset:
+    """A few weighted points that stand for a data set: the only currency between layers and on disk.
+
+    `x` is in the data's own units, images in [0, 1] pixel units (learned ones may leave that range), so a coreset can be
+    looked at and is independent of normalisation; `Problem.inputs` turns it into what a network sees. `y` is integer
+    labels (M,) or real-valued targets (M, classes). `indices` says which training points were chosen, when they were
+    chosen and not made.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    indices: Tensor | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = {"x": len(self.x), "y": len(self.y), "weight": len(self.weight)}
+        if self.indices is not None:
+            sizes["indices"] = len(self.indices)
+        if len(set(sizes.values())) != 1:
+            raise DataError(f"the parts of a coreset disagree about its size: {sizes}")
+        if self.weight.ndim != 1 or not self.weight.is_floating_point():
+            raise DataError(f"coreset weights must be floats (M,), not {self.weight.dtype} {tuple(self.weight.shape)}")
+        if len(self.x) == 0:
+            raise DataError("a coreset must hold at least one point")
+        if self.y.ndim != (2 if self.y.is_floating_point() else 1):
+            raise DataError(f"coreset labels must be integers (M,) or floats (M, classes), not {self.y.dtype} {tuple(self.y.shape)}")
+        for name, values in {"x": self.x, "y": self.y, "weight": self.weight}.items():
+            if values.is_floating_point() and not torch.isfinite(values).all():
+                raise DataError(f"coreset {name} holds NaN or infinite values")
+        if (self.weight < 0).any() or self.weight.sum() <= 0:
+            raise DataError("coreset weights must be non-negative and not all zero")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether `y` is real-valued targets rather than integer labels."""
+        return bool(self.y.is_floating_point())
+
+    @property
+    def labels(self) -> Tensor:
+        """The class each point stands for, (M,)."""
+        labels: Tensor = self.y.argmax(1) if self.is_soft else self.y
+        return labels
+
+    @property
+    def targets(self) -> Tensor:
+        """What a likelihood is evaluated at: integer labels, or class probabilities (M, classes).
+
+        Real-valued targets that are no distribution are last-layer outputs; the logit scale learned with them (1 when there is
+        none) makes them logits.
+        """
+        if not self.is_soft or ((self.y >= 0).all() and torch.allclose(self.y.sum(1), self.y.new_ones(len(self)), atol=1e-4)):
+            return self.y
+        scale: float = self.provenance.get("posterior", {}).get("logit_scale", 1.0)
+        return (self.y * scale).softmax(1)
+
+    def with_provenance(self, **entries: Any) -> "Coreset":
+        return replace(self, provenance={**self.provenance, **entries})
+
+
+class Preprocess(Protocol):
+    """An invertible map from pixel units to what the network sees."""
+
+    def apply(self, x: Tensor) -> Tensor: ...
+    def invert(self, x: Tensor) -> Tensor: ...
+    def describe(self) -> dict[str, Any]: ...
+
+
+class Augment(Protocol):
+    """A random, differentiable change of a batch of inputs; equal `rng`, equal change (siamese use)."""
+
+    def __call__(self, x: Tensor, rng: Rng) -> Tensor: ...
+
+
+class Model(Protocol):
+    """A network as a function of one flat parameter vector: a body giving features, a linear head giving logits."""
+
+    @property
+    def num_parameters(self) -> int: ...
+    @property
+    def num_features(self) -> int: ...
+    @property
+    def num_classes(self) -> int: ...
+    def init(self, rng: Rng, *, num: int | None = None, device: Any = "cpu", dtype: torch.dtype = torch.float32) -> Tensor: ...
+    def features(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor: ...
+    def logits(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor: ...
+    def statistics(self, theta: Tensor, x: Tensor) -> dict[str, Tensor]: ...
+    def describe(self) -> dict[str, Any]: ...
+
+
+Predict = Callable[[Tensor], Tensor]
+"""Raw inputs (n, ...) to log-probabilities (n, classes), already averaged over the posterior."""
+
+LogDensity = Callable[[Tensor, Rng], Tensor]
+"""Flat theta to an unnormalised log-density; `rng` draws the mini-batch or augmentation, when there is one."""
+
+
+class Method(Protocol):
+    """Iterative reduction. Fields are configuration; `state` is a NamedTuple of tensors, `info` what to show of a step."""
+
+    @property
+    def num_steps(self) -> int: ...
+    def init(self, problem: "Problem", rng: Rng) -> Any: ...
+    def step(self, problem: "Problem", state: Any, rng: Rng) -> tuple[Any, Any]: ...
+    def coreset(self, problem: "Problem", state: Any) -> Coreset: ...
+
+
+class Selector(Protocol):
+    """One-shot reduction: chooses training points."""
+
+    def select(self, problem: "Problem", rng: Rng) -> Coreset: ...
+
+
+class Sampler(Protocol):
+    """A Markov chain (or, at temperature zero, an optimiser) on flat parameters."""
+
+    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> Any: ...
+    def step(self, log_density: LogDensity, state: Any, rng: Rng) -> tuple[Any, Any]: ...
+
+
+class Inference(Protocol):
+    """Anything that turns a coreset into predictions."""
+
+    def fit(self, problem: "Problem", coreset: Coreset, rng: Rng) -> Predict: ...

@@ -1,0 +1,207 @@
+"""Differentiable siamese augmentation (Zhao and Bilen, *Dataset Condensation with Differentiable Siamese Augmentation*, 2021).
+
+One operation of the strategy is drawn per call, and its parameters: shared by the whole batch and by every other batch
+called with the same `rng` ("siamese"), or one set per example. Which operation is decided on the host, its parameters are drawn where
+the images are, so nothing waits for the device.
+
+| operation | change |
+|---|---|
+| color | brightness x + b, then saturation about the mean of the channels, then contrast about the mean of the image |
+| crop | shift by whole pixels, zeros move in |
+| cutout | a square of zeros, centred anywhere, clipped at the border |
+| flip | mirror left and right |
+| scale | stretch each axis about the centre by its own factor, bilinear |
+| rotate | turn about the centre, bilinear |
+
+Operations act on network inputs, where zero is the mean of the data. Flipping is wrong for numerals (MNIST, SVHN, digits).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pseudocore.core import config
+from pseudocore.core.config import Fraction, NonNegative, Range
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.registry import did_you_mean
+from pseudocore.core.rng import Rng
+
+__all__ = ["DSA", "OPERATIONS", "Draw", "brightness", "contrast", "crop", "cutout", "flip", "rotate", "saturation", "scale"]
+
+OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
+
+
+class Draw(NamedTuple):
+    """What chance decided: an operation and three uniform numbers per example, (1, 3) when shared."""
+
+    operation: str
+    uniform: Tensor
+
+
+@dataclass(frozen=True)
+class DSA:
+    """One random, differentiable operation on a batch of images (n, channels, height, width)."""
+
+    strategy: str = "color_crop_cutout_flip_scale_rotate"
+    """Operations to draw from, joined by underscores."""
+    siamese: bool = True
+    """One draw for the whole batch, and for every batch called with the same rng; otherwise one per example."""
+    flip: Fraction = 0.5
+    """Probability of mirroring."""
+    scale: Annotated[float, Range(low=1)] = 1.2
+    """Largest stretch of an axis; the smallest is its reciprocal."""
+    rotate: NonNegative = 15.0
+    """Largest turn in degrees, either way."""
+    crop: Fraction = 0.125
+    """Largest shift as a fraction of the image's side."""
+    cutout: Fraction = 0.5
+    """Side of the zero square as a fraction of the image's."""
+    brightness: NonNegative = 1.0
+    """Width of the interval around zero that the added constant comes from."""
+    saturation: NonNegative = 2.0
+    """Largest factor on deviations from the channel mean; the smallest is zero."""
+    contrast: NonNegative = 0.5
+    """Smallest factor on deviations from the image mean; the largest is one more."""
+
+    def __post_init__(self) -> None:
+        config.check(self)
+        for name in self.operations:
+            if name not in OPERATIONS:
+                raise ConfigError(
+                    f"unknown augmentation {name!r} in strategy {self.strategy!r}{did_you_mean(name, OPERATIONS)}; "
+                    f"join any of {', '.join(OPERATIONS)} by underscores"
+                )
+        if len(set(self.operations)) < len(self.operations):
+            raise ConfigError(f"strategy {self.strategy!r} names an operation twice; name each at most once")
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return tuple(self.strategy.split("_"))
+
+    def __call__(self, x: Tensor, rng: Rng) -> Tensor:
+        return self.apply(x, self.draw(rng, len(x), x.device))
+
+    def draw(self, rng: Rng, num: int, device: torch.device | str = "cpu") -> Draw:
+        """Decide for `num` examples; a siamese draw is the same for every `num`."""
+        several = len(self.operations) > 1
+        choice = int(rng("operation").integers(len(self.operations))) if several else 0
+        return Draw(self.operations[choice], rng("values").uniform(1 if self.siamese else num, 3, device=device))
+
+    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+        """Carry out a draw; pure, so one draw can serve many batches."""
+        if x.ndim != 4:
+            raise ConfigError(f"DSA augments images (n, channels, height, width), not inputs of shape {tuple(x.shape)}")
+        u = draw.uniform.to(x.device).unbind(1)
+        height, width = x.shape[2:]
+        if draw.operation == "flip":
+            return flip(x, u[0] < self.flip)
+        if draw.operation == "scale":
+            return scale(x, *(1 / self.scale + (self.scale - 1 / self.scale) * v for v in u[:2]))
+        if draw.operation == "rotate":
+            return rotate(x, (2 * u[0] - 1) * math.radians(self.rotate))
+        if draw.operation == "crop":
+            down, right = round(self.crop * height), round(self.crop * width)
+            return crop(x, _whole(u[0], 2 * down + 1) - down, _whole(u[1], 2 * right + 1) - right)
+        if draw.operation == "cutout":
+            return cutout(x, _whole(u[0], height), _whole(u[1], width), self.cutout)
+        x = brightness(x, (u[0] - 0.5) * self.brightness)
+        x = saturation(x, u[1] * self.saturation)
+        return contrast(x, u[2] + self.contrast)
+
+
+def flip(x: Tensor, mirrored: Tensor) -> Tensor:
+    """Mirror left and right where `mirrored`, (1,) or (n,)."""
+    return torch.where(mirrored.view(-1, 1, 1, 1), x.flip(-1), x)
+
+
+def scale(x: Tensor, vertical: Tensor, horizontal: Tensor) -> Tensor:
+    """Stretch about the centre by factors (1,) or (n,); above one enlarges, zeros fill what is uncovered."""
+    rows, columns = _centred(x, vertical)
+    centre_row, centre_column = (x.shape[2] - 1) / 2, (x.shape[3] - 1) / 2
+    return _bilinear(x, rows / vertical.view(-1, 1, 1) + centre_row, columns / horizontal.view(-1, 1, 1) + centre_column)
+
+
+def rotate(x: Tensor, angle: Tensor) -> Tensor:
+    """Turn anticlockwise about the centre by radians (1,) or (n,)."""
+    rows, columns = _centred(x, angle)
+    cos, sin = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)
+    centre_row, centre_column = (x.shape[2] - 1) / 2, (x.shape[3] - 1) / 2
+    return _bilinear(x, cos * rows + sin * columns + centre_row, cos * columns - sin * rows + centre_column)
+
+
+def crop(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
+    """Shift by whole pixels (1,) or (n,), integers; zeros move in."""
+    rows = torch.arange(x.shape[2], device=x.device).view(1, -1, 1) - down.view(-1, 1, 1)
+    columns = torch.arange(x.shape[3], device=x.device).view(1, 1, -1) - right.view(-1, 1, 1)
+    return _pick(x, rows, columns)
+
+
+def cutout(x: Tensor, row: Tensor, column: Tensor, fraction: float) -> Tensor:
+    """Zero a rectangle of `fraction` of each side around the pixel (row, column), (1,) or (n,), integers."""
+    rows, columns = _covered(row, x.shape[2], fraction), _covered(column, x.shape[3], fraction)
+    return x.masked_fill((rows[:, :, None] & columns[:, None, :]).unsqueeze(1), 0)
+
+
+def brightness(x: Tensor, amount: Tensor) -> Tensor:
+    """Add a constant, (1,) or (n,)."""
+    return x + amount.to(x.dtype).view(-1, 1, 1, 1)
+
+
+def saturation(x: Tensor, factor: Tensor) -> Tensor:
+    """Multiply deviations from the mean of the channels of each pixel by a factor, (1,) or (n,)."""
+    return _about(x, x.mean(1, keepdim=True), factor)
+
+
+def contrast(x: Tensor, factor: Tensor) -> Tensor:
+    """Multiply deviations from the mean of the image by a factor, (1,) or (n,)."""
+    return _about(x, x.mean((1, 2, 3), keepdim=True), factor)
+
+
+def _whole(u: Tensor, high: int) -> Tensor:
+    """Uniform on 0 .. high − 1 from float32 uniform on [0, 1), whose largest value times `high` rounds to below `high`."""
+    return (u * high).long()
+
+
+def _covered(centre: Tensor, length: int, fraction: float) -> Tensor:
+    """Which pixels of one axis an interval around `centre` covers, (b, length)."""
+    size = round(fraction * length)
+    offset = torch.arange(length, device=centre.device) - (centre.view(-1, 1) - size // 2)
+    return (offset >= 0) & (offset < size)
+
+
+def _about(x: Tensor, centre: Tensor, factor: Tensor) -> Tensor:
+    return centre + (x - centre) * factor.to(x.dtype).view(-1, 1, 1, 1)
+
+
+def _centred(x: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Pixel coordinates from the centre of the image, (1, height, 1) and (1, 1, width)."""
+    rows, columns = (torch.arange(n, dtype=like.dtype, device=x.device) - (n - 1) / 2 for n in x.shape[2:])
+    return rows.view(1, -1, 1), columns.view(1, 1, -1)
+
+
+def _bilinear(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Values of x between its pixels, at (b, height, width) coordinates in pixels.
+
+    Made of indexing, not `grid_sample`, whose gradient has no derivative of its own and, on a GPU, no fixed summation order.
+    """
+    top, left = rows.floor(), columns.floor()
+    result = torch.zeros_like(x)
+    for below in (0, 1):
+        for beside in (0, 1):
+            vertical = rows - top if below else top + 1 - rows
+            horizontal = columns - left if beside else left + 1 - columns
+            weight = (vertical * horizontal).to(x.dtype).unsqueeze(1)  # (b, 1, height, width)
+            result = result + weight * _pick(x, (top + below).long(), (left + beside).long())
+    return result
+
+
+def _pick(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """x at whole pixels (b, height, width), broadcastable; zero outside the image."""
+    height, width = x.shape[2:]
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    each = torch.arange(len(x), device=x.device).view(-1, 1, 1)
+    picked = x[each, :, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]  # (n, height, width, channels)
+    return picked.movedim(-1, 1) * inside.unsqueeze(1)

@@ -1,0 +1,186 @@
+"""Finding and reading data sets by name or path. Nothing is ever downloaded.
+
+A name is looked for in, in this order: the `root` argument, the folders of the environment variable PSEUDOCORE_DATA, the
+user's folder (`~/.local/share/pseudocore`), and `/usr/share/datasets`, where Debian puts dataset-fashion-mnist.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.registry import did_you_mean
+from pseudocore.core.types import Dataset
+from pseudocore.data import cifar, folders, idx, npz, svhn, toys
+from pseudocore.data.builtin import digits
+
+__all__ = ["Found", "available", "find", "import_dataset", "load", "search_path", "user_folder"]
+
+
+SYSTEM_FOLDER = Path("/usr/share/datasets")
+
+
+class Found(NamedTuple):
+    name: str
+    where: str | None
+    """A path, `built in`, or None when the set is known but not here."""
+
+
+def load(data: str | Path, *, root: Path | None = None) -> Dataset:
+    """A data set by name (`digits`, `cifar10`, an imported one), or from a path in any layout this package reads."""
+    text = str(data)
+    if isinstance(data, str) and not _looks_like_path(text):
+        if text in _BUILTIN:
+            return _BUILTIN[text]()
+        if (path := find(text, root=root)) is not None:
+            return _read(path, text)
+        if text in _KNOWN or not Path(text).exists():
+            raise DataError(_missing(text, root))
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise DataError(
+            f"there is no file or folder {path}; give a path that exists, or one of the names {', '.join(_names(root))}"
+        )
+    return _read(path, "")
+
+
+def find(name: str, *, root: Path | None = None) -> Path | None:
+    """Where a set that is not built in lies, or None."""
+    known = _KNOWN.get(name)
+    places = (f"{name}.npz", *(known.places if known else ()), name)
+    candidates = (folder / place for folder in search_path(root) for place in places)
+    return next((path for path in candidates if _layout(path) is not None), None)
+
+
+def available(root: Path | None = None) -> list[Found]:
+    """Built-in sets, every set known by name and where it was found, then what else lies on the search path."""
+    result = [Found(name, "built in") for name in _BUILTIN]
+    known = {name: find(name, root=root) for name in _KNOWN}
+    result += [Found(name, None if path is None else str(path)) for name, path in known.items()]
+    others: dict[str, str] = {}
+    for path in _contents(root):
+        name = path.stem if path.suffix == ".npz" else path.name
+        new = _NAME.fullmatch(name) and name not in {*_KNOWN, *_BUILTIN, *others} and path not in known.values()
+        if new and _layout(path) is not None:
+            others[name] = str(path)
+    return result + [Found(name, where) for name, where in sorted(others.items())]
+
+
+def import_dataset(source: Path, name: str, root: Path | None = None) -> Path:
+    """Read `source` in any layout and keep it as `<root or user folder>/<name>.npz`, in place of an earlier import."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot name a data set; use letters, digits, '-' and '_', beginning with a letter or digit")
+    if name in _BUILTIN:
+        raise ConfigError(f"{name!r} is the name of a built-in data set; choose another")
+    dataset = load(Path(source))
+    path = (Path(root) if root is not None else user_folder()) / f"{name}.npz"
+    try:
+        npz.write(path, dataset)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror or error})") from error
+    return path
+
+
+def search_path(root: Path | None = None) -> list[Path]:
+    """Folders in which names are looked for, first to last."""
+    listed = [Path(text).expanduser() for text in os.environ.get("PSEUDOCORE_DATA", "").split(os.pathsep) if text]
+    return [*([Path(root)] if root is not None else []), *listed, user_folder(), SYSTEM_FOLDER]
+
+
+def user_folder() -> Path:
+    """Where imported sets are kept: `$XDG_DATA_HOME/pseudocore`, by default `~/.local/share/pseudocore`."""
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share") / "pseudocore"
+
+
+class _Layout(NamedTuple):
+    recognise: Callable[[Path], bool]
+    read: Callable[[Path, str], Dataset]
+    has_own_name: bool = False
+    """Whether the reader knows what the set is called."""
+
+
+_LAYOUTS = (
+    _Layout(idx.recognise, idx.read),
+    _Layout(cifar.recognise, cifar.read, has_own_name=True),
+    _Layout(svhn.recognise, svhn.read, has_own_name=True),
+    _Layout(folders.recognise_tiny_imagenet, folders.read_tiny_imagenet, has_own_name=True),
+    _Layout(folders.recognise_folders, folders.read_folders),
+)
+_NPZ = _Layout(npz.recognise, npz.read)
+
+
+class _Known(NamedTuple):
+    places: tuple[str, ...]
+    """Folders under a root where the set is customarily unpacked."""
+    files: str
+    """What a person should put there."""
+
+
+_IDX_FILES = ", ".join(idx.FILES) + " (or .gz)"
+_KNOWN = {
+    "mnist": _Known(("mnist", "MNIST/raw"), _IDX_FILES),
+    "fashion-mnist": _Known(("fashion-mnist", "FashionMNIST/raw"), _IDX_FILES),
+    "cifar10": _Known(
+        ("cifar-10-batches-bin", "cifar-10-batches-py", "cifar10/cifar-10-batches-bin", "cifar10/cifar-10-batches-py"),
+        "the files of cifar-10-binary.tar.gz",
+    ),
+    "cifar100": _Known(
+        ("cifar-100-binary", "cifar-100-python", "cifar100/cifar-100-binary", "cifar100/cifar-100-python"),
+        "the files of cifar-100-binary.tar.gz",
+    ),
+    "svhn": _Known(("svhn", "SVHN"), "train_32x32.mat and test_32x32.mat"),
+    "tiny-imagenet": _Known(("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200"), "the files of tiny-imagenet-200.zip"),
+}
+_BUILTIN: dict[str, Callable[[], Dataset]] = {"digits": digits, "moons": toys.moons, "logistic": toys.logistic}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def _looks_like_path(text: str) -> bool:
+    return not _NAME.fullmatch(text)
+
+
+def _read(path: Path, name: str) -> Dataset:
+    layout = _layout(path)
+    if layout is None:
+        raise DataError(
+            f"{path} is in no layout known here; an npz of train_x, train_y, test_x, test_y, a folder of MNIST idx, CIFAR, SVHN "
+            "or Tiny-ImageNet files, or a folder of class folders of pictures can be read (docs/data.md)"
+        )
+    own = "" if layout.has_own_name else (path.stem if path.suffix == ".npz" else path.resolve().name)
+    try:
+        return layout.read(path, name or own)
+    except OSError as error:
+        raise DataError(f"{error.filename or path} cannot be read ({error.strerror or error})") from error
+
+
+def _layout(path: Path) -> _Layout | None:
+    """The first layout that recognises a file or folder; one that may not be looked into has none."""
+    with suppress(OSError):
+        if path.is_file():
+            return _NPZ if _NPZ.recognise(path) else None
+        return next((layout for layout in _LAYOUTS if path.is_dir() and layout.recognise(path)), None)
+    return None
+
+
+def _names(root: Path | None) -> list[str]:
+    return [found.name for found in available(root)]
+
+
+def _missing(name: str, root: Path | None) -> str:
+    roots = search_path(root)
+    looked = f"looked in {', '.join(map(str, roots))}"
+    if name in _KNOWN:
+        place = roots[0] / _KNOWN[name].places[0]
+        return f"no {name} here ({looked}); put {_KNOWN[name].files} into {place}, or point PSEUDOCORE_DATA elsewhere"
+    return f"unknown data set {name!r}{did_you_mean(name, _names(root))}; there are {', '.join(_names(root))} ({looked})"
+
+
+def _contents(root: Path | None) -> Iterator[Path]:
+    """Everything directly inside the folders of the search path; those that cannot be listed count as empty."""
+    for folder in search_path(root):
+        with suppress(OSError):
+            yield from sorted(folder.iterdir())

@@ -1,0 +1,38 @@
+"""Fully connected networks: a multilayer perceptron, and its case without hidden layers, (multinomial) logistic regression."""
+
+import math
+from dataclasses import dataclass
+
+from torch import nn
+
+from pseudocore.core.config import Count
+from pseudocore.core.registry import models
+from pseudocore.models.flat import FlatModel
+
+__all__ = ["MLP", "Linear"]
+
+
+@models.register("mlp", kind="any")
+@dataclass(frozen=True, kw_only=True)
+class MLP:
+    """Hidden ReLU layers of equal width on the flattened input."""
+
+    width: Count = 256
+    depth: Count = 2
+
+    def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
+        layers: list[nn.Module] = [nn.Flatten()]
+        size = math.prod(shape)
+        for _ in range(self.depth):
+            layers += [nn.Linear(size, self.width, device="meta"), nn.ReLU()]
+            size = self.width
+        return FlatModel(nn.Sequential(*layers), size, num_classes, {"name": "mlp", "width": self.width, "depth": self.depth})
+
+
+@models.register("linear", kind="any")
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """Logistic regression: the features are the inputs themselves."""
+
+    def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
+        return FlatModel(nn.Sequential(nn.Flatten()), math.prod(shape), num_classes, {"name": "linear"})

@@ -1,0 +1,154 @@
+"""A network as a function of one flat vector theta.
+
+`theta` holds every parameter of the body, then the weight and bias of the linear head. One vector means samplers, experts and
+pools need no notion of layers; a batch of vectors (draws, parameters) runs all draws at once.
+"""
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.rng import Rng
+
+__all__ = ["SPREAD", "BatchNorm", "FlatModel", "Initial"]
+
+Initial = Literal["torch", "lecun", "he"]
+SPREAD = {"torch": 1.0, "lecun": math.sqrt(3), "he": math.sqrt(6)}
+"""Half-width of initial weights times sqrt(fan-in): torch's default, variance 1/fan-in (flax's default), variance 2/fan-in."""
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation whose statistics are values: this batch's when training, those handed in as buffers otherwise.
+
+    No running averages: on a coreset of a few dozen points they never settle, and hidden state would make a step impure.
+    """
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("var", torch.ones(channels))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, var = _batch_statistics(x) if self.training else (cast(Tensor, self.mean), cast(Tensor, self.var))
+        scale = self.weight * (var + self.eps).rsqrt()
+        return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+
+
+class FlatModel:
+    """`head(body(x))` with all parameters in one vector.
+
+    `body` maps inputs to features (n, h). Batch-norm bodies normalise by the batch they are given, unless `statistics`
+    from an earlier batch (usually the coreset) are passed along.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        num_features: int,
+        num_classes: int,
+        description: Mapping[str, Any] | None = None,
+        initial: Initial = "torch",
+    ) -> None:
+        body = copy.deepcopy(body).to("meta")
+        self._training, self._fixed = copy.deepcopy(body).train(), copy.deepcopy(body).eval()
+        self._shapes = [(name, p.shape, p.numel()) for name, p in body.named_parameters()]
+        self._num_body = sum(size for *_, size in self._shapes)
+        self._centre_and_bound = {("cpu", torch.float32): _initial_spread(body, num_features, num_classes, initial)}
+        self._description = dict(description or {})
+        self.num_features = num_features
+        self.num_classes = num_classes
+        self.num_parameters = self._num_body + (num_features + 1) * num_classes
+
+    def init(self, rng: Rng, *, num: int | None = None, device: Any = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+        """A fresh theta, or (num, parameters) of them: uniform within ±`SPREAD`/sqrt(fan-in); norms at 1 and 0."""
+        shape = (self.num_parameters,) if num is None else (num, self.num_parameters)
+        key = (str(device), dtype)
+        if key not in self._centre_and_bound:  # kept per device: a captured graph must not copy from the host
+            centre, bound = self._centre_and_bound["cpu", torch.float32]
+            self._centre_and_bound[key] = (centre.to(device, dtype), bound.to(device, dtype))
+        centre, bound = self._centre_and_bound[key]
+        return centre + bound * (2 * rng.uniform(*shape, device=device, dtype=dtype) - 1)
+
+    def features(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Last-layer features (n, h); (draws, n, h) for thetas (draws, parameters)."""
+        if theta.ndim == 2:
+            axes = (0, None, 0 if statistics else None)
+            return vmap(self.features, in_dims=axes)(theta, x, statistics)
+        module = self._training if statistics is None else self._fixed
+        out: Tensor = functional_call(module, {**self._body(theta), **(statistics or {})}, (x,))
+        return out
+
+    def logits(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Class scores (n, classes); (draws, n, classes) for thetas (draws, parameters)."""
+        weight, bias = self.head(theta)
+        return self.features(theta, x, statistics) @ weight.mT + bias.unsqueeze(-2)
+
+    def head(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight (..., classes, h) and bias (..., classes) of the last layer."""
+        flat = theta[..., self._num_body :]
+        num_weights = self.num_features * self.num_classes
+        weight = flat[..., :num_weights].reshape(*theta.shape[:-1], self.num_classes, self.num_features)
+        return weight, flat[..., num_weights:]
+
+    def statistics(self, theta: Tensor, x: Tensor) -> dict[str, Tensor]:
+        """Batch-norm statistics of a batch under theta, for use on other batches; empty for other norms."""
+        if theta.ndim == 2:
+            per_draw: dict[str, Tensor] = vmap(self.statistics, in_dims=(0, None))(theta, x)
+            return per_draw
+        found: dict[str, Tensor] = {}
+
+        def record(name: str) -> Any:
+            def hook(_: nn.Module, args: tuple[Tensor]) -> None:
+                found[f"{name}.mean"], found[f"{name}.var"] = _batch_statistics(args[0])
+
+            return hook
+
+        norms = {name: part for name, part in self._training.named_modules() if isinstance(part, BatchNorm)}
+        if not norms:
+            return {}
+        handles = [part.register_forward_pre_hook(record(name)) for name, part in norms.items()]
+        try:
+            self.features(theta, x)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._description, "num_parameters": self.num_parameters}
+
+    def _body(self, theta: Tensor) -> dict[str, Tensor]:
+        pieces = torch.split(theta[: self._num_body], [size for *_, size in self._shapes])
+        return {name: piece.view(shape) for (name, shape, _), piece in zip(self._shapes, pieces, strict=True)}
+
+
+def _batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
+
+
+def _initial_spread(body: nn.Module, num_features: int, num_classes: int, initial: Initial) -> tuple[Tensor, Tensor]:
+    """Centre and half-width of each parameter's initial uniform distribution, in theta's order."""
+    centre, bound = [], []
+    for name, parameter in body.named_parameters():
+        layer = body.get_submodule(name.rpartition(".")[0])
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            centre.append(torch.zeros(parameter.numel()))
+            bound.append(torch.full((parameter.numel(),), SPREAD[initial] / math.sqrt(layer.weight[0].numel())))
+        elif isinstance(layer, nn.GroupNorm | BatchNorm):
+            centre.append(torch.full((parameter.numel(),), float(name.endswith("weight"))))
+            bound.append(torch.zeros(parameter.numel()))
+        else:
+            raise ConfigError(f"no initialisation is known for layer {name!r} of type {type(layer).__name__}")
+    num_head = (num_features + 1) * num_classes
+    centre.append(torch.zeros(num_head))
+    bound.append(torch.full((num_head,), SPREAD[initial] / math.sqrt(num_features)))
+    return torch.cat(centre), torch.cat(bound)

@@ -1,0 +1,76 @@
+r"""The Gaussian posterior of a last layer in closed form, without ever building anything h × h.
+
+With features $\Phi \in \mathbb R^{M\times h}$ of the coreset, real-valued targets $\hat Y \in \mathbb R^{M\times k}$, prior
+$\mathcal N(0, \rho^{-1} I_h)$ on each column of the last layer, and $A = \Phi\Phi^\top + r I_M$ where $r = \rho\beta_S/\gamma$
+(the paper's $1/c$):
+
+$$ m_j = \Phi^\top A^{-1} \hat y_j, \qquad V = \rho^{-1}\left(I_h - \Phi^\top A^{-1} \Phi\right) \tag{VBPC 21, 48} $$
+$$ \Sigma(x) = \phi^\top V \phi = \rho^{-1}\left(\lVert\phi\rVert^2 - k_x^\top A^{-1} k_x\right), \quad k_x = \Phi\phi(x) \tag{31} $$
+$$ KL_j = \tfrac12\left[\rho\lVert m_j\rVert^2 - (M - r\operatorname{tr}A^{-1}) + \log\det(A / r)\right] $$
+
+One Cholesky factor of the M × M matrix $A$ serves them all. Point weights $w$ multiply the likelihood, that is, scale the rows
+of $\Phi$ and $\hat Y$ by $\sqrt w$.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["LastLayer", "fit", "kl", "log_probs", "predict"]
+
+
+class LastLayer(NamedTuple):
+    """A Gaussian over last-layer weights, one mean a class and one covariance for all."""
+
+    features: Tensor  # Φ (M, h), rows scaled by sqrt(weight)
+    coefficients: Tensor  # A⁻¹ Ŷ (M, classes): m = Φᵀ coefficients
+    cholesky: Tensor  # L with L Lᵀ = A (M, M)
+    ridge: Tensor  # r
+    precision: Tensor  # ρ
+
+
+def fit(features: Tensor, y: Tensor, *, ridge: Tensor | float, prior_variance: Tensor | float, weight: Tensor | None = None) -> LastLayer:
+    """The posterior given coreset features (M, h) and targets (M, classes).
+
+    Both hyper-parameters are relative to the mean squared feature norm $\\bar k = \\operatorname{tr}(\\Phi\\Phi^\\top)/M$, so that they mean
+    the same for every network: $r = $ `ridge` $\\cdot \\bar k$, and $\\rho = \\bar k /$ `prior_variance`, the prior variance of a logit at a typical point.
+    """
+    if weight is not None:
+        root = weight.sqrt().unsqueeze(1)
+        features, y = features * root, y * root
+    kernel = features @ features.mT
+    typical: Tensor = kernel.diagonal().mean()
+    r, rho = ridge * typical, typical / prior_variance
+    cholesky, _ = torch.linalg.cholesky_ex(kernel + r * torch.eye(len(kernel), dtype=kernel.dtype, device=kernel.device))
+    half = torch.linalg.solve_triangular(cholesky, y, upper=False)
+    coefficients = torch.linalg.solve_triangular(cholesky.mT, half, upper=True)
+    return LastLayer(features, coefficients, cholesky, r, rho)
+
+
+def predict(posterior: LastLayer, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (n, classes) and variance (n,) of the linear predictor at features (n, h)."""
+    cross = features @ posterior.features.mT  # k_x (n, M)
+    mean = cross @ posterior.coefficients
+    half = torch.linalg.solve_triangular(posterior.cholesky, cross.mT, upper=False)
+    explained = half.square().sum(0)
+    return mean, (features.square().sum(1) - explained).clamp_min(0) / posterior.precision
+
+
+def kl(posterior: LastLayer) -> Tensor:
+    """KL[q_j || prior] of each class's weight vector, (classes,)."""
+    num = len(posterior.cholesky)
+    identity = torch.eye(num, dtype=posterior.cholesky.dtype, device=posterior.cholesky.device)
+    inverse_factor = torch.linalg.solve_triangular(posterior.cholesky, identity, upper=False)
+    trace_g = posterior.ridge * inverse_factor.square().sum()
+    log_det = 2 * posterior.cholesky.diagonal().log().sum() - num * posterior.ridge.log()
+    mean_norms = (posterior.features.mT @ posterior.coefficients).square().sum(0)
+    return 0.5 * (posterior.precision * mean_norms - (num - trace_g) + log_det)
+
+
+def log_probs(mean: Tensor, variance: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    """Class log-probabilities (n, classes) by the probit-style approximation softmax(s μ / √(1 + π/8 s² σ²)) (VBPC Eq. 27)."""
+    shrink: Tensor = (1 + math.pi / 8 * scale**2 * variance).rsqrt()
+    logits: Tensor = scale * mean * shrink.unsqueeze(1)
+    return logits.log_softmax(1)

@@ -1,0 +1,30 @@
+"""One writer at a time in a run folder, by a lock the operating system drops when its holder dies, however it dies."""
+
+import fcntl
+import os
+import weakref
+from pathlib import Path
+
+from pseudocore.core.errors import RunError
+from pseudocore.store.files import writing
+
+__all__ = ["LOCK_FILE", "Lock"]
+
+LOCK_FILE = ".pseudocore.lock"
+"""Stays in the folder: removing it would let two processes lock two files of one name."""
+
+
+class Lock:
+    """The right to write into `folder`, held from construction to `release` or the end of the process."""
+
+    def __init__(self, folder: Path) -> None:
+        with writing(folder / LOCK_FILE):
+            handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+        self.release = weakref.finalize(self, os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.release()
+            raise RunError(f"{folder} is being written by another process; wait for it to end or choose another --out") from error
+        except OSError:
+            pass  # a file system without locks is no reason to refuse to work

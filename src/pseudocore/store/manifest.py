@@ -1,0 +1,80 @@
+"""The manifest of a run: when, where, with what and how it ended. Names no host and no user."""
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pseudocore.core.errors import ArtifactError, RunError
+from pseudocore.store import strict_json
+
+__all__ = ["MANIFEST_FILE", "SCHEMA", "hardware", "is_manifest", "new_manifest", "now", "read_manifest", "versions"]
+
+MANIFEST_FILE = "manifest.json"
+
+SCHEMA = 1
+"""Version of the run folder's layout; a reader refuses a later one."""
+
+_KIND = "pseudocore run"
+
+
+def new_manifest(command: str = "") -> dict[str, Any]:
+    """The manifest of a run that starts now."""
+    return {
+        "kind": _KIND,
+        "schema": SCHEMA,
+        "status": "running",
+        "reason": "",
+        "created": now(),
+        "command": command,
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+
+
+def is_manifest(path: Path) -> bool:
+    """Whether a run of ours, of whatever version, has written this file."""
+    try:
+        return bool(strict_json.read(path).get("kind") == _KIND)
+    except ArtifactError:
+        return False
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The checked manifest; `ArtifactError` when it is no JSON object, `RunError` when it is not a run's or a later one's."""
+    manifest = strict_json.read(path)
+    if manifest.get("kind") != _KIND or type(manifest.get("schema")) is not int or not isinstance(manifest.get("status"), str):
+        raise RunError(f"{path} is not the manifest of a run of pseudocore")
+    if manifest["schema"] > SCHEMA:
+        raise RunError(
+            f"{path.parent} was made by a later pseudocore (schema {manifest['schema']}, this one reads up to {SCHEMA}); "
+            "upgrade to use it"
+        )
+    return manifest
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the numbers."""
+    try:
+        ours = metadata.version("pseudocore")
+    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+        ours = "not installed"
+    return {"pseudocore": ours, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+
+
+def hardware() -> str:
+    """What computes, in words: `16 CPU cores, NVIDIA H200`."""
+    words = [f"{os.cpu_count()} CPU cores"]
+    if torch.cuda.is_available():
+        words += [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return ", ".join(words)
+
+
+def now() -> str:
+    """The time, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

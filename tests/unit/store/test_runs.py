@@ -1,0 +1,193 @@
+"""A run folder: begun, read, replaced and fought over."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pseudocore.core.errors import ArtifactError, ConfigError, RunError
+from pseudocore.core.types import Coreset
+from pseudocore.store import toml
+from pseudocore.store.runs import Run
+
+CONFIG: dict[str, Any] = {"seed": 0, "method": {"name": "bpc-fkl", "image_lr": 0.01, "clip": math.nan, "sizes": (1, 2)}}
+
+
+def coreset() -> Coreset:
+    return Coreset(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(2), provenance={"seed": 0})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+# --- a life ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_life(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "deep" / "run", CONFIG, command="pseudocore reduce")
+    assert run.path == tmp_path / "deep" / "run"
+    assert run.manifest["status"] == "running"
+    assert run.manifest["command"] == "pseudocore reduce"
+    assert run.manifest["versions"].keys() == {"pseudocore", "torch", "numpy", "python"}
+    assert "CPU" in run.manifest["hardware"]
+    assert os.uname().nodename not in json.dumps(run.manifest)
+    assert not run.finished
+    assert run.config["method"]["sizes"] == [1, 2]
+    assert toml.read(run.path / "config.toml")["method"]["image_lr"] == 0.01
+
+    run.log(10, {"loss": 0.5})
+    run.log(20, {"loss": math.nan})
+    run.checkpoints.save(20, {"x": torch.ones(2)})
+    run.save_coreset(coreset())
+    run.update_manifest(data="toy")
+    run.finish("finished", "", num_steps=20, seconds=1.5)
+
+    read = Run.open(run.path)
+    assert read.finished
+    assert read.manifest["data"] == "toy"
+    assert read.manifest["num_steps"] == 20
+    assert read.config["seed"] == 0
+    assert torch.equal(read.coreset().x, coreset().x)
+    assert [entry["step"] for entry in read.metrics()] == [10, 20]
+    assert math.isnan(read.metrics()[1]["loss"])
+    assert sorted(contents(run.path)) == [
+        ".pseudocore.lock",
+        "config.toml",
+        "coreset.safetensors",
+        "manifest.json",
+        "metrics.jsonl",
+    ]
+
+
+def test_only_finishing_drops_the_checkpoint(tmp_path: Path) -> None:
+    for status, kept in {"interrupted": True, "diverged": True, "finished": False}.items():
+        run = Run.create(tmp_path / status, CONFIG)
+        run.checkpoints.save(1, {"x": torch.ones(2)})
+        run.finish(status, "why")
+        assert (run.path / "checkpoint.safetensors").exists() == kept
+        assert Run.open(run.path).manifest["reason"] == "why"
+
+
+def test_evaluations(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, CONFIG)
+    assert run.evaluations() == {}
+    run.save_evaluation("hmc-1.5", {"accuracy": {"mean": 0.5, "sd": math.inf}})
+    Run.open(tmp_path).save_evaluation("sgd", {"accuracy": {"mean": 1}})
+    run.save_evaluation("sgd", {"accuracy": {"mean": 2}})
+    assert run.evaluations() == {"hmc-1.5": {"accuracy": {"mean": 0.5, "sd": math.inf}}, "sgd": {"accuracy": {"mean": 2}}}
+    for name in ("", "../escape", "a/b", ".hidden", "a b"):
+        with pytest.raises(ConfigError, match="cannot name an evaluation"):
+            run.save_evaluation(name, {})
+    (tmp_path / "evaluations" / "torn.json").write_text('{"a":')
+    with pytest.raises(ArtifactError, match=r"torn\.json is damaged"):
+        run.evaluations()
+
+
+# --- who may create -------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_run_is_neither_continued_nor_replaced_by_accident(tmp_path: Path) -> None:
+    Run.create(tmp_path, CONFIG).finish("finished")
+    before = contents(tmp_path)
+    with pytest.raises(RunError, match=r"already holds a run; pass --resume .* or --overwrite"):
+        Run.create(tmp_path, CONFIG)
+    with pytest.raises(ConfigError, match="exclude each other"):
+        Run.create(tmp_path, CONFIG, resume=True, overwrite=True)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"overwrite": True}])
+@pytest.mark.parametrize("file", ["thesis.tex", "manifest.json", "config.toml", "coreset.safetensors"])
+def test_a_strangers_folder_is_left_alone(tmp_path: Path, flags: dict[str, Any], file: str) -> None:
+    (tmp_path / file).write_text('{"name": "somebody\'s web app", "status": "fine", "schema": 1}')
+    before = contents(tmp_path)
+    with pytest.raises(RunError, match="not empty and holds no run"):
+        Run.create(tmp_path, CONFIG, **flags)
+    assert contents(tmp_path) == before
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunError, match="file is a file; a run needs a folder"):
+        Run.create(tmp_path / "file", CONFIG)
+    with pytest.raises(RunError, match="not a directory"):
+        Run.create(tmp_path / "file" / "run", CONFIG)
+    with pytest.raises(RunError, match="file name too long"):
+        Run.create(tmp_path / ("n" * 300), CONFIG)
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+def test_a_full_disk_at_birth_can_be_tried_again(tmp_path: Path, full_disk: AbstractContextManager[None]) -> None:
+    with full_disk, pytest.raises(RunError, match="no space left on device"):
+        Run.create(tmp_path, CONFIG)
+    assert Run.create(tmp_path, CONFIG, resume=True).manifest["status"] == "running"
+
+
+def test_overwrite_removes_ours_and_keeps_the_rest(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, CONFIG)
+    run.log(1, {"loss": 1})
+    run.checkpoints.save(1, {"x": torch.ones(2)})
+    run.save_coreset(coreset())
+    run.save_evaluation("hmc", {"accuracy": 1})
+    run.finish("interrupted", "why")
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "evaluations" / "plot.png").write_text("mine too")
+    (tmp_path / ".coreset.safetensors.partial").write_text("left by a kill")
+    new = Run.create(tmp_path, {"seed": 1}, overwrite=True)
+    assert sorted(contents(tmp_path)) == [".pseudocore.lock", "config.toml", "evaluations/plot.png", "manifest.json", "notes.txt"]
+    assert new.config == {"seed": 1}
+    assert new.checkpoints.load() is None
+    assert new.metrics() == []
+
+
+def test_remains_without_a_manifest_are_not_taken_for_nothing(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, CONFIG)
+    run.save_coreset(coreset())
+    run.close()
+    (tmp_path / "manifest.json").unlink()
+    choices: list[dict[str, Any]] = [{}, {"resume": True}]
+    for flags in choices:
+        with pytest.raises(RunError, match=r"lost its manifest\.json; pass --overwrite"):
+            Run.create(tmp_path, CONFIG, **flags)
+    Run.create(tmp_path, CONFIG, overwrite=True)
+    assert not (tmp_path / "coreset.safetensors").exists()
+
+
+# --- two at once ----------------------------------------------------------------------------------------------------
+
+HOLDER = """
+import sys, time
+from pseudocore.store.runs import Run
+run = Run.create(sys.argv[1], {"seed": 0}, resume=True)
+print("holding", flush=True)
+time.sleep(60)
+"""
+
+
+def test_one_writer_at_a_time_and_a_killed_one_lets_go(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, env=environment) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"holding\n"
+            before = contents(tmp_path)
+            choices: list[dict[str, Any]] = [{}, {"resume": True}, {"overwrite": True}]
+            for flags in choices:
+                with pytest.raises(RunError, match="is being written by another process"):
+                    Run.create(tmp_path, {"seed": 0}, **flags)
+            assert contents(tmp_path) == before
+            assert Run.open(tmp_path).manifest["status"] == "running"  # reading needs no lock
+        finally:
+            holder.send_signal(signal.SIGKILL)
+    with Run.create(tmp_path, {"seed": 0}, resume=True) as run:
+        assert run.manifest["status"] == "running"
+    Run.create(tmp_path, {"seed": 0}, resume=True)  # leaving the block let go
