@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import itertools
 import textwrap
 import types
 import typing
@@ -18,7 +19,20 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pseudocore.core.errors import ConfigError
 
-__all__ = ["Count", "Fraction", "NonNegative", "Option", "Positive", "Range", "Whole", "build", "check", "options", "to_dict"]
+__all__ = [
+    "Count",
+    "Fraction",
+    "NonNegative",
+    "Option",
+    "Positive",
+    "Range",
+    "Whole",
+    "alternatives",
+    "build",
+    "check",
+    "options",
+    "to_dict",
+]
 
 T = TypeVar("T")
 
@@ -114,13 +128,14 @@ def _problem(option: Option, value: Any) -> str | None:
     return None
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type itself."""
     union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return typing.get_args(kind) if union else (kind,)
 
 
 def _is_a(kind: Any, value: Any) -> bool:
-    for one in _alternatives(kind):
+    for one in alternatives(kind):
         if typing.get_origin(one) is Literal:
             if any(value == choice and type(value) is type(choice) for choice in typing.get_args(one)):
                 return True
@@ -136,12 +151,12 @@ def _is_a(kind: Any, value: Any) -> bool:
 
 
 def _wants_float(kind: Any) -> bool:
-    return float in _alternatives(kind) and int not in _alternatives(kind)
+    return float in alternatives(kind) and int not in alternatives(kind)
 
 
 def _describe(kind: Any) -> str:
     words = []
-    for one in _alternatives(kind):
+    for one in alternatives(kind):
         if typing.get_origin(one) is Literal:
             words.append("one of " + ", ".join(map(repr, typing.get_args(one))))
         elif one is not types.NoneType:
@@ -159,8 +174,8 @@ def _field_docs(cls: type) -> dict[str, str]:
     except (OSError, TypeError):  # builtins, and classes typed into a shell: no source, no help
         return docs
     body = typing.cast(ast.ClassDef, tree.body[0]).body
-    for field, text in zip(body, body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
-                docs[field.target.id] = " ".join(text.value.value.split())
+    for field, text in itertools.pairwise(body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                docs[name] = " ".join(words.split())
     return docs

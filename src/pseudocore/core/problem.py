@@ -116,8 +116,7 @@ class Problem:
         """Refuse a coreset of other shapes or classes than this problem's data."""
         if tuple(coreset.x.shape[1:]) != self.data.shape:
             raise DataError(
-                f"the coreset's points have shape {tuple(coreset.x.shape[1:])} "
-                f"but those of {self.data.name!r} have {self.data.shape}"
+                f"the coreset's points have shape {tuple(coreset.x.shape[1:])} but those of {self.data.name!r} have {self.data.shape}"
             )
         if coreset.is_soft and coreset.y.shape[1] != self.num_classes:
             raise DataError(f"the coreset has {coreset.y.shape[1]} classes but {self.data.name!r} has {self.num_classes}")

@@ -1,8 +1,8 @@
 """Differentiable siamese augmentation (Zhao and Bilen, *Dataset Condensation with Differentiable Siamese Augmentation*, 2021).
 
 One operation of the strategy is drawn per call, and its parameters: shared by the whole batch and by every other batch
-called with the same `rng` ("siamese"), or one set per example. Which operation is decided on the host, its parameters are drawn where
-the images are, so nothing waits for the device.
+called with the same `rng` ("siamese"), or one set per example. Which operation is decided on the host, its parameters are
+drawn where the images are, so nothing waits for the device.
 
 | operation | change |
 |---|---|

@@ -23,9 +23,7 @@ def read(folder: Path, name: str = "") -> Dataset:
     """Either set in either version; it is called cifar10 or cifar100 unless `name` says otherwise."""
     version = _version(folder)
     if version is None:
-        raise DataError(
-            f"{folder} holds no CIFAR files; data_batch_1.bin, data_batch_1, train.bin or train and meta were looked for"
-        )
+        raise DataError(f"{folder} holds no CIFAR files; data_batch_1.bin, data_batch_1, train.bin or train and meta were looked for")
     read_file = _read_binary if version.binary else _read_pickle
     train = _join([read_file(_existing(folder / file), version.num_classes) for file in version.train])
     test = read_file(_existing(folder / version.test), version.num_classes)
@@ -77,17 +75,13 @@ def _read_pickle(path: Path, num_classes: int) -> Examples:
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise DataError(f"{path} has no uint8 array 'data' of rows of 3072 pixels; it is no file of CIFAR's Python version")
     if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(label) is int for label in labels):
-        raise DataError(
-            f"{path} has no list {key.decode()!r} of {len(pixels)} whole numbers; it is no file of CIFAR's Python version"
-        )
+        raise DataError(f"{path} has no list {key.decode()!r} of {len(pixels)} whole numbers; it is no file of CIFAR's Python version")
     return _examples(pixels, np.array(labels), path, num_classes)
 
 
 def _examples(pixels: np.ndarray, labels: np.ndarray, path: Path, num_classes: int) -> Examples:
     if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
-        raise DataError(
-            f"{path} holds label {labels.max()}, but its classes are 0..{num_classes - 1}; it is damaged or another file"
-        )
+        raise DataError(f"{path} holds label {labels.max()}, but its classes are 0..{num_classes - 1}; it is damaged or another file")
     x = np.ascontiguousarray(pixels).reshape(-1, 3, 32, 32)
     return Examples(torch.from_numpy(x), torch.from_numpy(labels.astype(np.int64)))
 

@@ -87,9 +87,7 @@ def _split(classes: Sequence[Sequence[Path]]) -> tuple[Labelled, Labelled]:
         ordered = sorted(paths, key=lambda path: hashlib.blake2b(f"{path.parent.name}/{path.name}".encode()).digest())
         num_test = max(1, round(TEST_FRACTION * len(paths)))
         if num_test == len(paths):
-            raise DataError(
-                f"{paths[0].parent} holds only {len(paths)} picture; a class needs two, one to train and one to test on"
-            )
+            raise DataError(f"{paths[0].parent} holds only {len(paths)} picture; a class needs two, one to train and one to test on")
         test += [(path, label) for path in sorted(ordered[:num_test])]
         train += [(path, label) for path in sorted(ordered[num_test:])]
     return train, test

@@ -103,8 +103,7 @@ def _inputs(x: np.ndarray, what: str, layout: str | None) -> Tensor:
 def _check_range(values: np.ndarray, high: int, what: str) -> None:
     if values.size and (values.min() < 0 or values.max() > high):
         raise DataError(
-            f"{what} runs from {values.min():g} to {values.max():g}; "
-            "whole-number images must lie in 0..255 and float images in 0..1"
+            f"{what} runs from {values.min():g} to {values.max():g}; whole-number images must lie in 0..255 and float images in 0..1"
         )
 
 
@@ -116,9 +115,7 @@ def _channels_first(x: np.ndarray, what: str, layout: str | None) -> np.ndarray:
     first, last = x.shape[1] in (1, 3), x.shape[3] in (1, 3)
     if layout is None and first == last:
         which = "both the second and the last axis" if first else "neither the second nor the last axis"
-        raise DataError(
-            f"{what} has shape {x.shape}, where {which} could be 1 or 3 channels; add an array layout = 'NCHW' or 'NHWC'"
-        )
+        raise DataError(f"{what} has shape {x.shape}, where {which} could be 1 or 3 channels; add an array layout = 'NCHW' or 'NHWC'")
     return x.transpose(0, 3, 1, 2) if layout == "NHWC" or (layout is None and last) else x
 
 

@@ -31,8 +31,7 @@ def read_pictures(paths: Sequence[Path], *, grey: bool | None = None) -> np.ndar
     odd = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
     if odd is not None:
         raise DataError(
-            f"pictures must have one size, but {paths[0]} is {_by(sizes[0])} and {paths[odd]} is {_by(sizes[odd])}; "
-            "resize them first"
+            f"pictures must have one size, but {paths[0]} is {_by(sizes[0])} and {paths[odd]} is {_by(sizes[odd])}; resize them first"
         )
     if grey is None:
         grey = all(mode in _GREY for mode in modes)

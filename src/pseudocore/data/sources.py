@@ -41,9 +41,7 @@ def load(data: str | Path, *, root: Path | None = None) -> Dataset:
             raise DataError(_missing(text, root))
     path = Path(text).expanduser()
     if not path.exists():
-        raise DataError(
-            f"there is no file or folder {path}; give a path that exists, or one of the names {', '.join(_names(root))}"
-        )
+        raise DataError(f"there is no file or folder {path}; give a path that exists, or one of the names {', '.join(_names(root))}")
     return _read(path, "")
 
 

@@ -100,9 +100,7 @@ def make(
         return fit_zca(dataset.train.x, regularisation, device=device, dtype=dtype)
     if kind == "published":
         return _published(dataset, device, dtype)
-    raise ConfigError(
-        f"unknown preprocessing {kind!r}{did_you_mean(kind, get_args(Kind))}; there are {', '.join(get_args(Kind))}"
-    )
+    raise ConfigError(f"unknown preprocessing {kind!r}{did_you_mean(kind, get_args(Kind))}; there are {', '.join(get_args(Kind))}")
 
 
 def fit_standardise(
@@ -129,9 +127,7 @@ def fit_zca(
 ) -> ZCA:
     """ZCA of images (n, channels, height, width), one block of float64 pixels in memory at a time."""
     if x.ndim != 4:
-        raise ConfigError(
-            f"ZCA whitens images (n, channels, height, width), not inputs of shape {tuple(x.shape)}; use 'standard'"
-        )
+        raise ConfigError(f"ZCA whitens images (n, channels, height, width), not inputs of shape {tuple(x.shape)}; use 'standard'")
     if not regularisation > 0:
         raise ConfigError(f"ZCA's regularisation must be above 0, not {regularisation}; 0.1 is customary")
     mean, pixel_std = _moments(x, device, block)  # (channels, height, width)

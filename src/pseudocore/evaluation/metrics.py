@@ -122,14 +122,10 @@ def _check(log_probs: Tensor, y: Tensor, num_classes: int) -> None:
         raise DataError(f"labels must be a vector of {len(log_probs)} integers, not {tuple(y.shape)} {y.dtype}")
     outside = (y < 0) | (y >= num_classes)
     if outside.any():
-        raise DataError(
-            f"label {int(y[outside][0])} was given, but with {num_classes} classes labels lie in 0..{num_classes - 1}"
-        )
+        raise DataError(f"label {int(y[outside][0])} was given, but with {num_classes} classes labels lie in 0..{num_classes - 1}")
     missing = log_probs.isnan().any(1)
     if missing.any():
-        raise DataError(
-            f"the predictor gave NaN log-probabilities for {int(missing.sum())} of {len(y)} examples; they must be numbers"
-        )
+        raise DataError(f"the predictor gave NaN log-probabilities for {int(missing.sum())} of {len(y)} examples; they must be numbers")
     total = log_probs.logsumexp(1)
     astray = ~(total.abs() <= 1e-3)
     if astray.any():

@@ -1,12 +1,12 @@
-r"""Last-layer variational inference: train a network on the coreset, keep its features, put the exact Gaussian on its last layer.
+r"""Last-layer variational inference: a network trained on the coreset under the exact Gaussian over its last layer.
 
-The prediction of VBPC (arXiv 2502.21143, §3): a fresh $\theta$ is trained on $(u, \hat y)$ with a Gaussian likelihood; then $m^*$ and $V^*$ of
-`parts/gaussian.py` give every test point's predictive in one forward pass,
+The prediction of VBPC (arXiv 2502.21143, §3): a fresh $\theta$ is trained on $(u, \hat y)$ with a Gaussian likelihood; then $m^*$ and
+$V^*$ of `parts/gaussian.py` give every test point's predictive in one forward pass,
 
 $$ p(y \mid x) \approx \operatorname{softmax}_y\left(s\, m^{*\top}\phi(x) / \sqrt{1 + \tfrac\pi8 s^2\Sigma^*(x)}\right). $$
 
-Works on any coreset: integer labels become centred one-hot targets, weights multiply the likelihood. The ridge, the prior variance and the
-logit scale $s$ are those learned with the coreset, when it carries some, and otherwise the defaults below.
+Works on any coreset: integer labels become centred one-hot targets, weights multiply the likelihood. The ridge, the prior
+variance and the logit scale $s$ are those learned with the coreset, when it carries some, and otherwise the defaults below.
 
 Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor of M × M; no draws.
 """
@@ -21,6 +21,7 @@ from torch.func import grad
 
 from pseudocore.core.compile import Stepper
 from pseudocore.core.config import Count, Positive
+from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
@@ -33,6 +34,8 @@ __all__ = ["LastLayerVI"]
 
 LOGIT_SCALE, PRIOR_VARIANCE, RIDGE = 10.0, 0.01, 0.01
 """Used for a coreset that brings none: the values VBPC starts from."""
+
+LARGEST = 20_000
 
 
 class Training(NamedTuple):
@@ -59,6 +62,10 @@ class LastLayerVI:
     """Relative observation noise; unless told, the coreset's own, else 0.01."""
 
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
+        if len(coreset) > LARGEST:
+            raise ConfigError(
+                f"last-layer-vi factors a matrix of {len(coreset)}×{len(coreset)}; above {LARGEST} points use sgd or ensemble"
+            )
         model = problem.model
         x, weight = problem.inputs(coreset.x), coreset.weight.to(problem.device, problem.dtype)
         y = _regression_targets(coreset, problem)

@@ -1,12 +1,13 @@
 r"""VBPC and FRePo: coresets whose last-layer posterior is known in closed form.
 
-VBPC: Variational Bayesian Pseudo-Coreset (2025, arXiv 2502.21143). FRePo: Zhou, Nezhadarya, Ba (2022), "Dataset Distillation using
-Neural Feature Regression".
+VBPC: Variational Bayesian Pseudo-Coreset (2025, arXiv 2502.21143). FRePo: Zhou, Nezhadarya, Ba (2022), "Dataset Distillation
+using Neural Feature Regression".
 
-Features $\phi$ come from a pool of networks trained on the coreset itself. On top of them the coreset $(u, \hat y)$ determines a Gaussian
-over last-layer weights, $\mathcal N(m^*_j, V^*)$ (`parts/gaussian.py`); VBPC minimises over $(u, \hat y)$ what the full data lose under it,
+Features $\phi$ come from a pool of networks trained on the coreset itself. On top of them the coreset $(u, \hat y)$ determines a
+Gaussian over last-layer weights, $\mathcal N(m^*_j, V^*)$ (`parts/gaussian.py`); VBPC minimises over $(u, \hat y)$ what the full data
+lose under it,
 
-$$ \tfrac1{|B|}\sum_{(x,y)\in B} -\log \operatorname{softmax}_y\!\left(\frac{s\, m^{*\top}\phi(x)}{\sqrt{1 + \alpha s^2\Sigma^*(x)}}\right)
+$$ \tfrac1{|B|}\sum_{(x,y)\in B} -\log \operatorname{softmax}_y\left(s\, m^{*\top}\phi(x) / \sqrt{1 + \alpha s^2\Sigma^*(x)}\right)
    + \frac{\beta_D}{N}\sum_j KL\left[\mathcal N(m^*_j, V^*)\,\|\,\mathcal N(0, \rho^{-1}I)\right], \quad \alpha = \pi/8 \tag{27} $$
 
 by gradients straight through $m^*$ and $V^*$. FRePo keeps the mean alone and fits it to the labels in squared error.
@@ -17,13 +18,13 @@ by gradients straight through $m^*$ and $V^*$. FRePo keeps the mean alone and fi
 | $\rho^{-1}$ | `prior_variance`, relative | | $P$, $T$ | `pool_size`, `max_age` |
 | $\beta_D$ | `kl_weight` | | $s$ | `logit_scale` |
 
-Cost per step: one forward pass of `batch_size` real images (no backward: their features do not depend on the coreset), one forward and
-backward of the M coreset images for the outer gradient, one more for the pool, one Cholesky factor of M × M.
+Cost per step: one forward pass of `batch_size` real images (no backward: their features do not depend on the coreset), one
+forward and backward of the M coreset images for the outer gradient, one more for the pool, one Cholesky factor of M × M.
 
 Deviations:
-  D1. `ridge` and `prior_variance` are relative to the mean squared feature norm, since features of young and old networks differ in scale.
-  D2. A logit scale $s$ is learned beside the points (the paper prints no values); `logit_scale` is where it starts. So is the prior variance
-      with `learn_variance`: it grows until $\Sigma^*$ explains away what the mean should learn (CIFAR-10, ipc 10: .63 against .66 in 8,000 steps).
+  D1. `ridge` and `prior_variance` are relative to the mean squared feature norm, since young and old networks differ in scale.
+  D2. A logit scale $s$ is learned beside the points (the paper prints no values); `logit_scale` is where it starts. So is the
+      prior variance with `learn_variance`: it grows until $\Sigma^*$ explains away what the mean should learn (`docs/vbpc.md`).
       In FRePo $s$ is fitted to the same batches but moves nothing else: it only makes the predictions probabilities.
   D3. With batch norm, real images are normalised by the coreset's statistics, as they will be at prediction.
   D4. The coreset is an exponential moving average of the iterates when `averaging` > 0 (off by default).
@@ -43,7 +44,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts import gaussian, pool
-from pseudocore.parts.adam import Moments, adam, cosine, start
+from pseudocore.parts.adam import adam, cosine, start
 from pseudocore.parts.initial import Initial, initial_inputs
 from pseudocore.parts.pool import Pool
 
@@ -98,7 +99,7 @@ class Settings:
     """Training steps after which a pool network is replaced by a fresh one."""
     pool_lr: Positive = 3e-4
     """Adam's step size of the pool networks on the coreset."""
-    augment: Literal["data", "both"] = "data"
+    augment_on: Literal["data", "both"] = "data"
     """Whether the problem's augmentation, if any, acts on the real batch alone or on the coreset too."""
     averaging: Fraction = 0.0
     """Decay of a moving average of the iterates that becomes the coreset; 0 takes the last iterate."""
@@ -177,7 +178,7 @@ def _step(method: Settings, loss: Loss, problem: Problem, state: State, rng: Rng
         real_features = model.features(theta, augment(x, rng("augment")), statistics).to(x.dtype)
 
     def objective(learned: Learned) -> tuple[Tensor, Tensor]:
-        images = augment(learned.x, rng("augment")) if method.augment == "both" else learned.x
+        images = augment(learned.x, rng("augment")) if method.augment_on == "both" else learned.x
         with problem.fast():
             features = model.features(theta, images)
         return loss(problem, learned, features.to(x.dtype), real_features, y)
@@ -188,9 +189,7 @@ def _step(method: Settings, loss: Loss, problem: Problem, state: State, rng: Rng
     moved = [adam(g, m, decay * rate) for g, m, rate in zip(gradient, state.moments, rates, strict=True)]
     new = Learned(*(part - change for part, (change, _) in zip(learned, moved, strict=True)))
     average = Learned(*(old + (1 - method.averaging) * (part - old) for old, part in zip(state.average, new, strict=True)))
-    networks = pool.advance(
-        state.pool, place, problem, new.x, new.y, rng("fresh"), step_size=method.pool_lr, max_age=method.max_age
-    )
+    networks = pool.advance(state.pool, place, problem, new.x, new.y, rng("fresh"), step_size=method.pool_lr, max_age=method.max_age)
     accuracy = (log_probs.argmax(1) == y).to(x.dtype).mean()
     moments = Learned(*(moment for _, moment in moved))  # type: ignore[arg-type]
     return State(new, average, moments, networks, state.step + 1), Info(value, accuracy, new.log_scale.exp())
@@ -209,7 +208,11 @@ def _gradient(objective: Callable[[Learned], tuple[Tensor, Tensor]], learned: Le
 
 def _coreset(method: Settings, problem: Problem, state: State) -> Coreset:
     kept = state.average
-    numbers = {"logit_scale": kept.log_scale.exp().item(), "prior_variance": kept.log_variance.exp().item(), "ridge": method.ridge}
+    numbers = {
+        "logit_scale": kept.log_scale.exp().item(),
+        "prior_variance": kept.log_variance.exp().item(),
+        "ridge": method.ridge,
+    }
     weight = torch.ones(len(kept.y), dtype=kept.y.dtype)
     return Coreset(problem.pixels(kept.x).cpu(), kept.y.cpu(), weight, provenance={"posterior": numbers})
 

@@ -31,11 +31,11 @@ class ConvNet:
     """Blocks; unless told, 3 at 32×32, one more for each doubling of the image, never fewer than 2."""
     norm: Norm = "instance"
     """Normalisation after each convolution."""
-    initial: Initial = "torch"
+    init: Initial = "torch"
     """Spread of the initial weights."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
-        return _convnet("convnet3", [self.width] * (self.depth or _depth(shape)), self.norm, self.initial, shape, num_classes)
+        return _convnet("convnet3", [self.width] * (self.depth or _depth(shape)), self.norm, self.init, shape, num_classes)
 
 
 @models.register("convnet-wide", kind="images")
@@ -49,12 +49,12 @@ class ConvNetWide:
     """Blocks; unless told, 3 at 32×32, one more for each doubling of the image, never fewer than 2."""
     norm: Norm = "none"
     """Normalisation after each convolution."""
-    initial: Initial = "lecun"
+    init: Initial = "lecun"
     """Spread of the initial weights."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
         widths = [self.width * 2**block for block in range(self.depth or _depth(shape))]
-        return _convnet("convnet-wide", widths, self.norm, self.initial, shape, num_classes)
+        return _convnet("convnet-wide", widths, self.norm, self.init, shape, num_classes)
 
 
 def _depth(shape: tuple[int, ...]) -> int:
@@ -62,9 +62,7 @@ def _depth(shape: tuple[int, ...]) -> int:
     return max(2, (min(shape[1:], default=1) + 4).bit_length() - 3)
 
 
-def _convnet(
-    name: str, widths: list[int], norm: Norm, initial: Initial, shape: tuple[int, ...], num_classes: int
-) -> FlatModel:
+def _convnet(name: str, widths: list[int], norm: Norm, initial: Initial, shape: tuple[int, ...], num_classes: int) -> FlatModel:
     if len(shape) != 3:
         raise ConfigError(f"model {name!r} needs images, but inputs have shape {shape}; 'mlp' and 'linear' take any shape")
     channels, *size = shape
@@ -81,5 +79,5 @@ def _convnet(
         layers += [nn.ReLU(), nn.AvgPool2d(2)]
         channels, size = width, [side // 2 for side in size]
     num_features = channels * size[0] * size[1]
-    description = {"name": name, "width": widths[0], "depth": len(widths), "norm": norm, "initial": initial}
+    description = {"name": name, "width": widths[0], "depth": len(widths), "norm": norm, "init": initial}
     return FlatModel(nn.Sequential(*layers, nn.Flatten()), num_features, num_classes, description, initial)

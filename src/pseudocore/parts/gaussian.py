@@ -34,8 +34,8 @@ class LastLayer(NamedTuple):
 def fit(features: Tensor, y: Tensor, *, ridge: Tensor | float, prior_variance: Tensor | float, weight: Tensor | None = None) -> LastLayer:
     """The posterior given coreset features (M, h) and targets (M, classes).
 
-    Both hyper-parameters are relative to the mean squared feature norm $\\bar k = \\operatorname{tr}(\\Phi\\Phi^\\top)/M$, so that they mean
-    the same for every network: $r = $ `ridge` $\\cdot \\bar k$, and $\\rho = \\bar k /$ `prior_variance`, the prior variance of a logit at a typical point.
+    Both hyper-parameters are relative to the mean squared feature norm k̄ = tr(ΦΦᵀ)/M, so that they mean the same for every
+    network: r = `ridge` · k̄, and ρ = k̄ / `prior_variance`, the prior variance of an output at a typical point.
     """
     if weight is not None:
         root = weight.sqrt().unsqueeze(1)
@@ -66,7 +66,8 @@ def kl(posterior: LastLayer) -> Tensor:
     trace_g = posterior.ridge * inverse_factor.square().sum()
     log_det = 2 * posterior.cholesky.diagonal().log().sum() - num * posterior.ridge.log()
     mean_norms = (posterior.features.mT @ posterior.coefficients).square().sum(0)
-    return 0.5 * (posterior.precision * mean_norms - (num - trace_g) + log_det)
+    divergence: Tensor = 0.5 * (posterior.precision * mean_norms - (num - trace_g) + log_det)
+    return divergence
 
 
 def log_probs(mean: Tensor, variance: Tensor, scale: Tensor | float = 1.0) -> Tensor:

@@ -37,9 +37,7 @@ def pick(pool: Pool, rng: Rng) -> Tensor:
     return rng.integers(len(pool.age), 1, device=pool.age.device)
 
 
-def advance(
-    pool: Pool, place: Tensor, problem: Problem, x: Tensor, y: Tensor, rng: Rng, *, step_size: float, max_age: int
-) -> Pool:
+def advance(pool: Pool, place: Tensor, problem: Problem, x: Tensor, y: Tensor, rng: Rng, *, step_size: float, max_age: int) -> Pool:
     """The pool after one Adam step on squared error of the network at `place`, replaced by a fresh one when old enough."""
     theta = pool.theta.index_select(0, place)
     moments = Moments(*(part.index_select(0, place) for part in pool.moments))

@@ -103,9 +103,7 @@ def gather(runs: Sequence[Run]) -> Content:
 def _lines(rows: Sequence[Row], colour_of: Mapping[str, str]) -> list[Line]:
     marked, lines = best(rows), []
     for number, row in enumerate(rows):
-        cells = [
-            Cell(format_metric(*row.metrics.get(name, (None, None))), (number, name) in marked) for name in metric_names(rows)
-        ]
+        cells = [Cell(format_metric(*row.metrics.get(name, (None, None))), (number, name) in marked) for name in metric_names(rows)]
         lines.append(Line(row, colour_of[row.method], cells))
     return lines
 

@@ -69,9 +69,7 @@ def show(coreset: Coreset, class_names: Sequence[str]) -> Gallery:
         plot = plots.heat_map(coreset.y[shown], [classes[point] for point in shown], columns)
         figures.append(Image(data_uri(plot), "heat map of the soft labels", "Soft labels: a row per point, a column per class."))
     if len(shown) < len(labels) and (shelves or coreset.is_soft):
-        notes.insert(
-            0, f"Showing {len(shown)} of {len(labels)} points, at most {max(1, MAX_SHOWN // len(set(labels)))} of a class."
-        )
+        notes.insert(0, f"Showing {len(shown)} of {len(labels)} points, at most {max(1, MAX_SHOWN // len(set(labels)))} of a class.")
     return Gallery(shelves, figures, numbers, notes)
 
 

@@ -77,9 +77,7 @@ def load_coreset(path: StrPath) -> Coreset:
     provenance = header.get("provenance", {})
     missing = {"x", "y", "weight"} - tensors.keys()
     if missing or not isinstance(provenance, dict):
-        raise ArtifactError(
-            f"{path} is no whole coreset: it lacks {', '.join(sorted(missing)) or 'a provenance that is an object'}"
-        )
+        raise ArtifactError(f"{path} is no whole coreset: it lacks {', '.join(sorted(missing)) or 'a provenance that is an object'}")
     if odd := [name for name, tensor in tensors.items() if tensor.ndim == 0 or tensor.is_complex()]:
         raise ArtifactError(f"{path} is no usable coreset: {odd[0]} must be an array of real numbers, one entry per point")
     try:
@@ -95,9 +93,7 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 def _digest(tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> str:
     digest = hashlib.blake2b(digest_size=32)
-    digest.update(
-        strict_json.encode({name: value for name, value in record.items() if name != "digest"}, sort_keys=True).encode()
-    )
+    digest.update(strict_json.encode({name: value for name, value in record.items() if name != "digest"}, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(strict_json.encode([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]).encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
@@ -127,8 +123,7 @@ def _record(where: str, metadata: Mapping[str, str] | None, kind: str) -> dict[s
         raise ArtifactError(f"the {_ENTRY!r} metadata of {where} is not what pseudocore writes: it has no schema version")
     if record["schema"] > SCHEMA:
         raise ArtifactError(
-            f"{where} was written by a later pseudocore (schema {record['schema']}, this one reads up to {SCHEMA}); "
-            "upgrade to read it"
+            f"{where} was written by a later pseudocore (schema {record['schema']}, this one reads up to {SCHEMA}); upgrade to read it"
         )
     if record.get("kind") != kind:
         raise ArtifactError(f"{where} holds {record.get('kind')!r}, not {kind!r}")

@@ -52,8 +52,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is not the manifest of a run of pseudocore")
     if manifest["schema"] > SCHEMA:
         raise RunError(
-            f"{path.parent} was made by a later pseudocore (schema {manifest['schema']}, this one reads up to {SCHEMA}); "
-            "upgrade to use it"
+            f"{path.parent} was made by a later pseudocore (schema {manifest['schema']}, this one reads up to {SCHEMA}); upgrade to use it"
         )
     return manifest
 

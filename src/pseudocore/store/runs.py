@@ -40,9 +40,7 @@ class Run:
         self._lock = lock
 
     @classmethod
-    def create(
-        cls, path: StrPath, config: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False, command: str = ""
-    ) -> "Run":
+    def create(cls, path: StrPath, config: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False, command: str = "") -> "Run":
         """Start a run in a new or empty folder, take up the one that is there (`resume`), or replace it (`overwrite`).
 
         Resuming a finished run gives it back with `finished` set and changes nothing.
@@ -84,9 +82,7 @@ class Run:
         manifest = read_manifest(path / MANIFEST_FILE)
         stored = _stored_config(path)
         if differences := _differences(stored, given):
-            raise RunError(
-                f"cannot resume {path} with another configuration ({'; '.join(differences)}); pass --overwrite to start again"
-            )
+            raise RunError(f"cannot resume {path} with another configuration ({'; '.join(differences)}); pass --overwrite to start again")
         run = cls(path, stored, manifest, lock)
         if not run.finished:
             run.update_manifest(status="running", reason="", resumed=[*manifest.get("resumed", []), now()])

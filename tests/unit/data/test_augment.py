@@ -153,9 +153,7 @@ def test_defaults_span_the_reference_ranges() -> None:
         draw = torch.full((1, 3), u)
         close = {"atol": 1e-5, "rtol": 0.0}
         torch.testing.assert_close(change.apply(x, Draw("rotate", draw)), augment.rotate(x, numbers(math.radians(turn))), **close)
-        torch.testing.assert_close(
-            change.apply(x, Draw("scale", draw)), augment.scale(x, numbers(factor), numbers(factor)), **close
-        )
+        torch.testing.assert_close(change.apply(x, Draw("scale", draw)), augment.scale(x, numbers(factor), numbers(factor)), **close)
         moved = augment.crop(x, torch.tensor([shift]), torch.tensor([shift]))
         assert torch.equal(change.apply(x, Draw("crop", draw)), moved)
     coloured = augment.contrast(augment.saturation(x + 0.5, numbers(2.0)), numbers(1.5))

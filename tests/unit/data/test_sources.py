@@ -73,9 +73,7 @@ def test_known_names_are_found_where_people_keep_them(tmp_path: Path, place: str
     else:
         path.mkdir(parents=True)
         for part in ("train", "t10k"):
-            (path / f"{part}-images-idx3-ubyte").write_bytes(
-                bytes([0, 0, 8, 3, 0, 0, 0, 10, 0, 0, 0, 8, 0, 0, 0, 8]) + images.tobytes()
-            )
+            (path / f"{part}-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 10, 0, 0, 0, 8, 0, 0, 0, 8]) + images.tobytes())
             (path / f"{part}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 10]) + labels.tobytes())
     data = load("mnist", root=tmp_path)
     assert find("mnist", root=tmp_path) == path

@@ -124,9 +124,7 @@ def in_batches(log_probs: Tensor, y: Tensor, size: int) -> Metrics:
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    n=st.integers(1, 300), classes=st.integers(1, 12), seed=st.integers(0, 2**32), size=st.integers(1, 300), ties=st.booleans()
-)
+@given(n=st.integers(1, 300), classes=st.integers(1, 12), seed=st.integers(0, 2**32), size=st.integers(1, 300), ties=st.booleans())
 def test_the_batch_size_changes_nothing(n: int, classes: int, seed: int, size: int, ties: bool) -> None:
     log_probs, y = predictions(n, classes, seed)
     if ties:

@@ -98,9 +98,7 @@ def test_a_setting_that_one_row_lacks_is_called_unset() -> None:
 
 
 def test_settings_of_the_evaluation_and_of_the_setup_are_told_from_options() -> None:
-    rows = comparison(
-        [record("vbpc", 0.9, how={"num_steps": 5}, num_steps=7), record("vbpc", 0.9, how={"num_steps": 6}, num_steps=7)]
-    )
+    rows = comparison([record("vbpc", 0.9, how={"num_steps": 5}, num_steps=7), record("vbpc", 0.9, how={"num_steps": 6}, num_steps=7)])
     assert [got.variant for got in rows] == ["inference.num_steps=5", "inference.num_steps=6"]
     rows = comparison([record("vbpc", 0.9, setup={"augment": name}, augment="both") for name in ("flip", "crop")])
     assert [got.variant for got in rows] == ["setup.augment=flip", "setup.augment=crop"]

@@ -34,9 +34,7 @@ def make_run(tmp_path: Path, images: Coreset) -> MakeRun:
             "setup": {"data": "digits"},
             "options": {"per_class": 2, **given.pop("options", {})},
         }
-        run = Run.create(
-            tmp_path / name, config, command=given.pop("command", f"pseudocore reduce {method} digits --seed {seed}")
-        )
+        run = Run.create(tmp_path / name, config, command=given.pop("command", f"pseudocore reduce {method} digits --seed {seed}"))
         if coreset is not None:
             run.save_coreset(coreset)
         for step in range(10, given.pop("num_logged", 12) * 10 + 1, 10):

@@ -38,9 +38,7 @@ def test_a_label_without_a_name_is_its_number() -> None:
 
 def test_pixels_out_of_range_are_counted() -> None:
     values = torch.tensor([[-1.0, 0.5], [0.5, 2.0]]).reshape(1, 1, 2, 2)
-    assert show(pictures([0], values), []).notes == [
-        "50.0% of the pixel values lie outside [0, 1] and are shown as black or white."
-    ]
+    assert show(pictures([0], values), []).notes == ["50.0% of the pixel values lie outside [0, 1] and are shown as black or white."]
 
 
 @pytest.mark.parametrize("shape", [(12, 4, 2, 2), (12, 3), (12, 5, 5)])

@@ -113,9 +113,7 @@ def test_soft_labels_and_learned_numbers_are_shown(make_run: MakeRun, read_page:
 
 
 @pytest.mark.parametrize(("num_features", "shown"), [(2, "scatter plot of the 6 points by class"), (16, None)])
-def test_features_instead_of_images(
-    make_run: MakeRun, read_page: ReadPage, tmp_path: Path, num_features: int, shown: str | None
-) -> None:
+def test_features_instead_of_images(make_run: MakeRun, read_page: ReadPage, tmp_path: Path, num_features: int, shown: str | None) -> None:
     x = torch.arange(6.0 * num_features).reshape(6, num_features) + 1000
     page = read_page(render([make_run(coreset=Coreset(x, torch.arange(6) % 3, torch.ones(6)))], tmp_path / "report.html"))
     assert pngs(page) == []

@@ -29,16 +29,12 @@ def row(method: str, accuracy: float | None = 0.9, sd: float | None = 0.1, **fie
 
 FIGURES = {
     "curves": lambda: plots.curves("loss", [plots.Curve("seed 0", [1, 2, 3], [3.0, 2.0, 1.0])], PALETTE[0]),
-    "noisy curves": lambda: plots.curves(
-        "loss", [plots.Curve(f"s{k}", range(3000), [math.nan, 1.0, 900.0] * 1000) for k in (0, 1)], "k"
-    ),
+    "noisy curves": lambda: plots.curves("loss", [plots.Curve(f"s{k}", range(3000), [math.nan, 1.0, 900.0] * 1000) for k in (0, 1)], "k"),
     "negative curve": lambda: plots.curves("$\\frac{$", [plots.Curve("a", [1, 2], [-1.0, math.inf])], "k"),
     "reliability": lambda: plots.reliability(DIAGRAM, PALETTE[1]),
     "bars": lambda: plots.bars([row("a"), row("b", math.inf), row("a", None)], "accuracy", colours("ab")),
     "bars of nothing": lambda: plots.bars([row("a", 0.0, None)], "accuracy", colours("a")),
-    "scatter": lambda: plots.scatter(
-        torch.rand(40, 2, generator=torch.Generator().manual_seed(0)), [f"c{k % 20}" for k in range(40)]
-    ),
+    "scatter": lambda: plots.scatter(torch.rand(40, 2, generator=torch.Generator().manual_seed(0)), [f"c{k % 20}" for k in range(40)]),
     "heat map": lambda: plots.heat_map(torch.eye(4) - 0.25, ["a", "a", "b", "汉字"], ["a", "bird", "$\\x{$", "d"]),
     "large heat map": lambda: plots.heat_map(torch.eye(100), [str(k) for k in range(100)], [str(k) for k in range(100)]),
     "heat map of zeros": lambda: plots.heat_map(torch.zeros(1, 2), ["a"], ["a", "b"]),

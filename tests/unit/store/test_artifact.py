@@ -83,9 +83,7 @@ def test_strided_shared_and_graph_tensors_are_written(tmp_path: Path) -> None:
 
 def test_tensors_are_aligned_however_the_header_falls(tmp_path: Path) -> None:
     for length in range(8):
-        write_tensors(
-            tmp_path / "x", {"b": torch.zeros(3, dtype=torch.uint8), "a": torch.ones(5)}, kind="k", header={"n": "n" * length}
-        )
+        write_tensors(tmp_path / "x", {"b": torch.zeros(3, dtype=torch.uint8), "a": torch.ones(5)}, kind="k", header={"n": "n" * length})
         tensors, _ = read_tensors(tmp_path / "x", kind="k")
         assert all(tensor.data_ptr() % 16 == 0 for tensor in tensors.values())
 
@@ -116,9 +114,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_partial(whole: Path, monkeypatch
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(
-        RunError, match=re.escape(f"cannot write {whole}: {os.strerror(code)[0].lower()}{os.strerror(code)[1:]};")
-    ):
+    with pytest.raises(RunError, match=re.escape(f"cannot write {whole}: {os.strerror(code)[0].lower()}{os.strerror(code)[1:]};")):
         write_tensors(whole, {"a": torch.zeros(9)}, kind="test", header={})
     assert whole.read_bytes() == before
     assert [file.name for file in whole.parent.iterdir()] == [whole.name]

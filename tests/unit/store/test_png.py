@@ -48,9 +48,7 @@ def test_what_is_no_picture_is_refused(image: np.ndarray) -> None:
 def test_every_grey_level_survives_and_the_rest_is_clipped() -> None:
     levels = torch.arange(256, dtype=torch.uint8)
     assert np.array_equal(png.to_uint8((levels.float() / 255).reshape(1, 1, 16, 16)).reshape(-1), levels.numpy())
-    assert png.to_uint8(torch.tensor([-3.0, 1.5, 0.5 / 255 + 1e-4, 0.5 / 255 - 1e-4]).reshape(1, 1, 1, 4)).tolist() == [
-        [[0, 255, 1, 0]]
-    ]
+    assert png.to_uint8(torch.tensor([-3.0, 1.5, 0.5 / 255 + 1e-4, 0.5 / 255 - 1e-4]).reshape(1, 1, 1, 4)).tolist() == [[[0, 255, 1, 0]]]
 
 
 def test_channels_go_last() -> None:

@@ -52,13 +52,9 @@ def test_resume_of_a_finished_run_says_so_and_changes_nothing(tmp_path: Path) ->
 
 
 def test_resume_with_another_configuration_lists_every_difference(tmp_path: Path) -> None:
-    Run.create(
-        tmp_path, {"image_lr": 0.01, "steps": 5, "old": "a", "flag": True, "method": {"clip": math.nan, "depth": 3}}
-    ).close()
+    Run.create(tmp_path, {"image_lr": 0.01, "steps": 5, "old": "a", "flag": True, "method": {"clip": math.nan, "depth": 3}}).close()
     with pytest.raises(RunError) as caught:
-        Run.create(
-            tmp_path, {"image_lr": 0.02, "steps": 5, "new": [1], "flag": 1, "method": {"clip": math.nan, "depth": 4}}, resume=True
-        )
+        Run.create(tmp_path, {"image_lr": 0.02, "steps": 5, "new": [1], "flag": 1, "method": {"clip": math.nan, "depth": 4}}, resume=True)
     message = str(caught.value)
     for part in (
         "image_lr: stored 0.01, given 0.02",

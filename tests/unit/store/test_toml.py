@@ -14,9 +14,7 @@ from pseudocore.store import toml
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 scalars = texts | st.integers() | st.floats() | st.booleans()
-values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8
-)
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8)
 tables = st.dictionaries(texts, values, max_size=5)
 
 

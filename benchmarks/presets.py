@@ -1,0 +1,72 @@
+"""Run presets end to end and keep what came out: `python benchmarks/presets.py vbpc2025/cifar10-ipc10 --commit HASH --out DIR`.
+
+For each preset: reduce (last iterate), evaluate on fresh networks, one JSON with configuration, figures, cost, hardware and versions.
+`--set name=value` changes an option of every preset named, for comparisons; `--on train` evaluates on training images, for choosing settings.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from pseudocore import api
+from pseudocore import setup as setups
+from pseudocore.cli import presets
+from pseudocore.core.types import Dataset, Examples
+from pseudocore.data import load
+from pseudocore.store.artifact import save_coreset
+from pseudocore.store.manifest import hardware, versions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("presets", nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--commit", required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--on", choices=["test", "train"], default="test")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--tag", default="")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    changes = {name: json.loads(value) for name, _, value in (pair.partition("=") for pair in arguments.set)}
+    rows = [run(name, changes, arguments) for name in arguments.presets]
+    for row in rows:
+        print(*row)
+
+
+def run(name: str, changes: dict[str, object], arguments: argparse.Namespace) -> tuple[object, ...]:
+    table = presets.read(name)
+    table["options"] = {**table["options"], **changes}
+    reduction = api.Reduction.from_config(table)
+    data = load(reduction.setup.data)
+    problem = setups.build(reduction.setup, data)
+    began = time.monotonic()
+    outcome = api.run_reduction(reduction, problem)
+    if problem.device.type == "cuda":
+        torch.cuda.synchronize()
+    seconds = time.monotonic() - began
+    tested = data if arguments.on == "test" else replace(data, test=Examples(data.train.x[:10_000], data.train.y[:10_000]))
+    result = api.evaluate(outcome.coreset, tested, seeds=arguments.seeds)
+    stem = name.replace("/", "-") + (f"-{arguments.tag}" if arguments.tag else "")
+    record = {
+        "preset": name, "changes": changes, "config": reduction.to_config(), "evaluated_on": arguments.on, "status": outcome.status, "note": outcome.note,
+        "num_steps": outcome.num_steps, "distillation_seconds": round(seconds, 1), "ms_per_step": round(1000 * seconds / max(1, outcome.num_steps), 3),
+        "peak_memory_mib": torch.cuda.max_memory_allocated() // 2**20 if torch.cuda.is_available() else None, "evaluation": result,
+        "learned": outcome.coreset.provenance.get("posterior"), "date": str(date.today()), "commit": arguments.commit, "hardware": hardware(),
+        "versions": versions(), "command": f"python benchmarks/presets.py {name} " + " ".join(f"--set {pair}" for pair in arguments.set),
+    }  # fmt: skip
+    (arguments.out / f"{stem}.json").write_text(json.dumps(record, indent=1))
+    if arguments.on == "test":
+        save_coreset(arguments.out / f"{stem}.safetensors", outcome.coreset)
+    scores = {metric: f"{score['mean']:.4f}±{score['sd'] or 0:.4f}" for metric, score in result["metrics"].items()}
+    print(stem, outcome.status, outcome.note, f"{seconds:.1f}s", scores, flush=True)
+    return stem, outcome.status, f"{seconds:.1f} s", scores
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m pseudocore` is `pseudocore`."""
+
+from pseudocore.cli.main import main
+
+main()

@@ -1,0 +1,273 @@
+"""What a notebook uses: `reduce`, `infer`, `evaluate`, `load`. The command line is a thin layer over the same functions."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+import pseudocore.inference
+import pseudocore.methods
+import pseudocore.models  # noqa: F401  (these imports fill the registries)
+from pseudocore import setup as setups
+from pseudocore.core import config
+from pseudocore.core.errors import ConfigError, DataError, RunError
+from pseudocore.core.loop import Outcome, run
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import inferences, methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset, Dataset, Inference, Method, Predict, Selector
+from pseudocore.evaluation.metrics import Metrics, measure, summarise
+from pseudocore.setup import Setup
+from pseudocore.store.artifact import load_coreset
+from pseudocore.store.manifest import versions
+from pseudocore.store.runs import Run
+
+__all__ = ["Reduction", "build_problem", "evaluate", "infer", "load", "reduce", "resolved", "run_reduction"]
+
+OnLog = Callable[[int, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction in words: what a run's config.toml holds, and all that is needed to make the coreset again."""
+
+    method: Any
+    setup: Setup
+    seed: int = 0
+    evaluate: Mapping[str, Any] | None = None
+    """How its makers meant it to be evaluated: an inference's name and options; `evaluate` starts from it."""
+
+    def to_config(self) -> dict[str, Any]:
+        return {
+            "method": methods.name_of(self.method),
+            "seed": self.seed,
+            "setup": config.to_dict(self.setup),
+            "options": config.to_dict(self.method),
+            **({"evaluate": dict(self.evaluate)} if self.evaluate else {}),
+        }
+
+    @classmethod
+    def from_config(cls, table: Mapping[str, Any]) -> "Reduction":
+        """From the tables `setup`, `options` and `evaluate` of a preset or a config.toml, checked."""
+        if unknown := sorted(set(table) - {"method", "data", "seed", "setup", "options", "evaluate"}):
+            raise ConfigError(f"unknown entry {unknown[0]!r} in a configuration; there are method, data, seed, setup, options, evaluate")
+        if "method" not in table:
+            raise ConfigError("a configuration must name its method")
+        name = table["method"]
+        words = {**table.get("setup", {}), **({"data": table["data"]} if "data" in table else {})}
+        method = config.build(methods[name].make, table.get("options", {}), what=name)
+        return cls(method, config.build(Setup, words, what="setup"), int(table.get("seed", 0)), table.get("evaluate"))
+
+
+def reduce(
+    method: str, data: str | Path | Dataset, *, seed: int = 0, out: str | Path | None = None, device: str = "auto", **options: Any
+) -> Coreset:
+    """Make a coreset of `data` by `method`.
+
+    `options` are fields of the method (`per_class`, `num_steps`, ...) and of `Setup` (`model`, `width`, `preprocess`, ...). With `out`,
+    the run is kept in that folder, as the command line would. Raises RunError when the method diverged.
+    """
+    of_setup = {option.name for option in config.options(Setup)}
+    name = data.name if isinstance(data, Dataset) else str(data)
+    words = {key: value for key, value in options.items() if key in of_setup}
+    rest = {key: value for key, value in options.items() if key not in of_setup}
+    reduction = Reduction.from_config({"method": method, "data": name, "seed": seed, "setup": words, "options": rest})
+    problem = setups.build(reduction.setup, data if isinstance(data, Dataset) else None, device=device)
+    folder = None if out is None else Run.create(out, resolved(reduction, problem).to_config())
+    outcome = run_reduction(reduction, problem, folder)
+    if outcome.status != "finished":
+        raise RunError(f"{method} {outcome.status}: {outcome.reason}")
+    return outcome.coreset
+
+
+def run_reduction(
+    reduction: Reduction,
+    problem: Problem,
+    folder: Run | None = None,
+    *,
+    on_log: OnLog = lambda step, values: None,
+    **loop_options: Any,
+) -> Outcome:
+    """Carry out a reduction, in a run folder when one is given: metrics, checkpoints, coreset and manifest go there."""
+    config.check(reduction.method)
+    reduction = resolved(reduction, problem)
+    if hasattr(reduction.method, "per_class"):
+        problem.check_per_class(reduction.method.per_class)
+    log = on_log
+    if folder is not None:
+        saved = folder.checkpoints.load()
+        folder.truncate_metrics(saved[0] if saved else 0)
+        folder.update_manifest(
+            data_fingerprint=problem.data.fingerprint, class_names=list(problem.data.class_names), device=str(problem.device)
+        )
+
+        def log(step: int, values: dict[str, float]) -> None:
+            folder.log(step, values)
+            on_log(step, values)
+
+    began = time.monotonic()
+    if hasattr(reduction.method, "select"):
+        coreset = cast(Selector, reduction.method).select(problem, Rng(reduction.seed))
+        outcome = Outcome(coreset, "finished", "", 0, time.monotonic() - began)
+    else:
+        checkpoints = folder.checkpoints if folder is not None else None
+        outcome = run(cast(Method, reduction.method), problem, seed=reduction.seed, checkpoints=checkpoints, on_log=log, **loop_options)
+    outcome = outcome._replace(coreset=_with_origin(outcome.coreset, reduction, problem, outcome))
+    if folder is not None:
+        seconds = outcome.seconds + (folder.manifest.get("seconds") or 0.0)  # of earlier, interrupted calls too
+        if outcome.status != "interrupted":
+            folder.save_coreset(outcome.coreset)
+        cost = {
+            "seconds": round(seconds, 3),
+            "num_steps": outcome.num_steps,
+            "peak_memory_mib": _peak_memory(problem),
+            "note": outcome.note,
+        }
+        folder.finish(outcome.status, outcome.reason, **cost)
+    return outcome
+
+
+def load(path: str | Path) -> Coreset:
+    """A coreset from its file or run folder. Safe on files from strangers: nothing in them is executed."""
+    return load_coreset(path)
+
+
+def build_problem(coreset: Coreset, data: str | Path | Dataset | None = None, *, device: str = "auto", **changes: Any) -> Problem:
+    """The problem a coreset was made for, from its provenance, with some words of its setup changed.
+
+    Augmentation is not taken over: it belonged to making the coreset.
+    """
+    words: dict[str, Any] = {**coreset.provenance.get("setup", {}), "augment": None, **changes}
+    if data is not None and not isinstance(data, Dataset):
+        words["data"] = str(data)
+    if "data" not in words and data is None:
+        raise ConfigError("the coreset does not say what data it stands for; name the data set")
+    words = {name: value for name, value in words.items() if value is not None}
+    if "model" in changes:  # the old network's width and norm say nothing about another network
+        words = {name: value for name, value in words.items() if name in changes or name not in ("width", "depth", "norm", "init")}
+    problem = setups.build(config.build(Setup, words, what="setup"), data if isinstance(data, Dataset) else None, device=device)
+    problem.check_fits(coreset)
+    made_of = coreset.provenance.get("data_fingerprint")
+    if data is None and made_of not in (None, problem.data.fingerprint):
+        raise DataError(
+            f"the coreset was made of another {problem.data.name!r} than the one found here (their fingerprints differ); name the data set to go on"
+        )
+    return problem
+
+
+def infer(
+    coreset: Coreset,
+    inference: str | Inference = "last-layer-vi",
+    *,
+    problem: Problem | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Predict:
+    """Predictions from a coreset: a function from raw inputs (uint8 images or floats in pixel units) to log-probabilities."""
+    problem = problem or build_problem(coreset)
+    problem.check_fits(coreset)
+    return _inference(inference, options).fit(problem, coreset, Rng(seed)("infer"))
+
+
+def evaluate(
+    coreset: Coreset | str | Path,
+    data: str | Path | Dataset | None = None,
+    *,
+    inference: str | Inference | None = None,
+    seeds: int = 5,
+    first_seed: int = 0,
+    device: str = "auto",
+    setup: Mapping[str, Any] | None = None,
+    on_seed: Callable[[int, Metrics], None] = lambda seed, metrics: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Test-set metrics of inference on a coreset, mean and sd over `seeds` fresh networks, each to its last step.
+
+    `setup` changes words of the coreset's own setup, for example `{"model": "mlp"}`; `options` are fields of the inference. Unless told,
+    the inference is the one the coreset's makers meant, else last-layer-vi.
+    """
+    if isinstance(coreset, str | Path):
+        coreset = load(coreset)
+    if seeds < 1:
+        raise ConfigError(f"seeds = {seeds} must be at least 1")
+    meant = dict(coreset.provenance.get("evaluate", {}))
+    name = meant.pop("inference", "last-layer-vi")
+    if inference is None or inference == name:
+        inference, options = name, {**meant, **options}
+    way = _inference(inference, options)
+    problem = build_problem(coreset, data, device=device, **dict(setup or {}))
+    began, results = time.monotonic(), []
+    for seed in range(first_seed, first_seed + seeds):
+        predict = way.fit(problem, coreset, Rng(seed)("infer"))
+        results.append(measure(predict, _test_batches(problem), problem.num_classes))
+        on_seed(seed, results[-1])
+    return {
+        "inference": inferences.name_of(way),
+        "options": config.to_dict(way),
+        "model": cast(Any, problem.model).describe(),
+        "data": problem.data.name,
+        "seeds": seeds,
+        "metrics": summarise(results),
+        "per_seed": [{"seed": seed, **_scores(result)} for seed, result in enumerate(results, first_seed)],
+        "reliability": _pooled_reliability(results),
+        "seconds": round(time.monotonic() - began, 3),
+    }
+
+
+def resolved(reduction: Reduction, problem: Problem) -> Reduction:
+    """The reduction with every default that depends on the data written out: what config.toml keeps."""
+    return replace(reduction, setup=setups.resolve(reduction.setup, problem.data))
+
+
+def _inference(inference: str | Inference, options: Mapping[str, Any]) -> Inference:
+    if not isinstance(inference, str):
+        config.check(inference)
+        return inference
+    built: Inference = config.build(inferences[inference].make, options, what=inference)
+    return built
+
+
+def _with_origin(coreset: Coreset, reduction: Reduction, problem: Problem, outcome: Outcome) -> Coreset:
+    return coreset.with_provenance(
+        **reduction.to_config(),
+        num_steps=outcome.num_steps,
+        status=outcome.status,
+        data_fingerprint=problem.data.fingerprint,
+        preprocess=problem.preprocess.describe(),
+        versions=versions(),
+    )
+
+
+def _test_batches(problem: Problem, size: int = 1000) -> Iterator[tuple[Tensor, Tensor]]:
+    x, y = problem.data.test
+    for start in range(0, len(y), size):
+        yield x[start : start + size], y[start : start + size]
+
+
+def _scores(metrics: Metrics) -> dict[str, float]:
+    return {name: value for name, value in metrics._asdict().items() if name != "reliability"}
+
+
+def _pooled_reliability(results: Sequence[Metrics]) -> dict[str, list[Any]]:
+    """Reliability over all seeds: bins of the same edges added up."""
+    pooled: dict[str, list[Any]] = {"confidence": [], "accuracy": [], "count": []}
+    for bins in zip(*(zip(*result.reliability, strict=True) for result in results), strict=True):
+        count = sum(n for *_, n in bins)
+        pooled["count"].append(count)
+        for place, name in enumerate(("confidence", "accuracy")):
+            pooled[name].append(sum(b[place] * b[2] for b in bins if b[2]) / count if count else None)
+    return pooled
+
+
+def _peak_memory(problem: Problem) -> int:
+    """MiB: the device's peak on a GPU, the process's on a CPU."""
+    if problem.device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated() // 2**20)
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20)

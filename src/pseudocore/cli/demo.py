@@ -1,0 +1,70 @@
+"""pseudocore demo: the main job on built-in data, ending with a table and a report page."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from pseudocore import api
+from pseudocore import setup as setups
+from pseudocore.cli.console import comparison_table, err, out, progress
+from pseudocore.core.problem import Problem
+from pseudocore.evaluation.tables import comparison
+from pseudocore.store.runs import Run
+
+__all__ = ["demo"]
+
+SETUP: dict[str, Any] = {"data": "digits", "model": "convnet-wide", "width": 32}
+LEARNED: dict[str, Any] = {"num_steps": 400, "batch_size": 256}
+EVALUATE = {"inference": "last-layer-vi", "num_steps": 300}
+SEEDS = 3
+
+
+def demo(*, out_folder: Annotated[Path, Parameter(name="--out", help="Folder for the runs and the report.")] = Path("demo")) -> int:
+    """Reduce the 1,437 training digits to 1 and 5 a class, by chance, by FRePo and by VBPC; compare them with the full set."""
+    began = time.monotonic()
+    jobs: list[tuple[str, dict[str, int]]] = [("full", {})] + [
+        (method, {"per_class": ipc}) for ipc in (1, 5) for method in ("uniform", "frepo", "vbpc")
+    ]
+    runs = []
+    problem = setups.build(setups.Setup(**SETUP))
+    with progress("demo", len(jobs) * SEEDS) as advance:
+        for method, budget in jobs:
+            for seed in range(SEEDS):
+                runs.append(_one(method, budget, seed, problem, out_folder))
+                advance(len(runs), {})
+    records = [(run.config, evaluation) for run in runs for evaluation in run.evaluations().values()]
+    out.print(comparison_table(comparison(records)))
+    _report(runs, out_folder)
+    err.print(f"{len(runs)} coresets made and evaluated in {time.monotonic() - began:.0f} s; they are in {out_folder}/")
+    return 0
+
+
+def _one(method: str, budget: dict[str, int], seed: int, problem: Problem, folder: Path) -> Run:
+    """What `pseudocore reduce` and `pseudocore evaluate` would do, in their RUN folder."""
+    learned = LEARNED if method in ("frepo", "vbpc") else {}
+    table = {"method": method, "seed": seed, "setup": SETUP, "options": {**budget, **learned}, "evaluate": EVALUATE}
+    reduction = api.Reduction.from_config(table)
+    path = folder / "-".join([method, *(f"ipc{n}" for n in budget.values()), f"seed{seed}"])
+    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in learned.items())
+    ipc = " ".join(f"--ipc {n}" for n in budget.values())
+    words = f"pseudocore reduce {method} digits --model convnet-wide --width 32 {ipc} {flags} --seed {seed} --out {path}"
+    with Run.create(path, reduction.to_config(), overwrite=True, command=" ".join(words.split())) as run:
+        outcome = api.run_reduction(reduction, problem, run)
+    result = api.evaluate(outcome.coreset, problem.data, seeds=1, first_seed=seed)
+    command = f"pseudocore evaluate {path} --inference last-layer-vi --num-steps {EVALUATE['num_steps']} --seeds 1 --first-seed {seed}"
+    run.save_evaluation("last-layer-vi", {**result, "command": command})
+    return run
+
+
+def _report(runs: list[Run], folder: Path) -> None:
+    try:
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+    except ImportError:
+        err.print('for the report page: pip install "pseudocore[report]"')
+        return
+    from pseudocore.report.page import render
+
+    err.print(f"report page: {render(runs, folder / 'report.html')}")

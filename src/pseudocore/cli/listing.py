@@ -1,0 +1,128 @@
+"""pseudocore methods, data, compare, export, report: verbs that show or copy what exists."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+from rich.table import Table
+
+from pseudocore.cli import presets
+from pseudocore.cli.console import comparison_table, err, out, print_json
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.registry import inferences
+from pseudocore.core.registry import methods as registry
+from pseudocore.data import available, import_dataset, load
+from pseudocore.evaluation.tables import Row, comparison
+from pseudocore.store.export import export_npz, export_pngs
+from pseudocore.store.runs import Run
+
+__all__ = ["compare", "data", "export", "methods", "report"]
+
+Json = Annotated[bool, Parameter(help="Print one JSON document on standard output.", negative="")]
+
+
+def methods(*, json: Json = False) -> int:
+    """List every method: name, kind (select, condense, bayes), paper; and the presets and inferences there are."""
+    if json:
+        print_json([{"name": entry.name, "kind": entry.kind, "paper": entry.paper, "summary": entry.summary} for entry in registry])
+        return 0
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("method", "kind", "what it is", "paper"):
+        table.add_column(title)
+    for entry in registry:
+        table.add_row(entry.name, entry.kind, entry.summary, entry.paper)
+    out.print(table)
+    out.print(f"\ninference: {', '.join(entry.name for entry in inferences)}")
+    out.print(f"presets:   {', '.join(presets.available()) or 'none'}")
+    return 0
+
+
+data = App(name="data", help="Data sets: list, info NAME, import SRC NAME.")
+
+
+@data.command(name="list")
+def list_data(*, json: Json = False) -> int:
+    """List the data sets that are built in or were found on the search path."""
+    found = available()
+    if json:
+        print_json([{"name": one.name, "where": None if one.where is None else str(one.where)} for one in found])
+        return 0
+    for one in found:
+        out.print(f"{one.name:<16} {one.where or 'not found (pseudocore data info ' + one.name + ' says what to put where)'}")
+    return 0
+
+
+@data.command
+def info(name: Annotated[str, Parameter(help="Name or path.")], /, *, json: Json = False) -> int:
+    """Read a data set and say what is in it."""
+    found = load(name)
+    counts = found.class_counts.tolist()
+    facts = {
+        "name": found.name, "train": len(found.train.y), "test": len(found.test.y), "shape": list(found.shape), "classes": found.num_classes,
+        "smallest_class": min(counts), "largest_class": max(counts), "class_names": list(found.class_names), "fingerprint": found.fingerprint,
+    }  # fmt: skip
+    if json:
+        print_json(facts)
+    else:
+        for key, value in facts.items():
+            out.print(f"{key.replace('_', ' '):<16} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    return 0
+
+
+@data.command(name="import")
+def import_(
+    source: Annotated[Path, Parameter(help="npz, folder of class folders, idx or CIFAR folder.")],
+    name: Annotated[str, Parameter(help="What to call it.")],
+    /,
+) -> int:
+    """Copy a data set into your own data folder, under a name."""
+    path = import_dataset(source, name)
+    out.print(f"{name} is in {path}; use it as: pseudocore reduce METHOD {name} --out RUN")
+    return 0
+
+
+def compare(*runs: Annotated[Path, Parameter(help="RUN folders.")], json: Json = False) -> int:
+    """One table of evaluated runs; runs that differ in their seed alone are one row."""
+    rows = _rows([Run.open(path) for path in runs])
+    if json:
+        print_json([{**row._asdict(), "metrics": {name: value._asdict() for name, value in row.metrics.items()}} for row in rows])
+    else:
+        out.print(comparison_table(rows))
+    return 0
+
+
+def report(
+    *runs: Annotated[Path, Parameter(help="RUN folders.")],
+    out: Annotated[Path, Parameter(name="--out", help="HTML file to write.")] = Path("report.html"),
+) -> int:
+    """Write one self-contained HTML page: pictures, labels, curves, calibration, comparison, commands."""
+    from pseudocore.report.page import render
+
+    if not runs:
+        raise ConfigError("name at least one run folder")
+    path = render([Run.open(run) for run in runs], out)
+    err.print(f"open {path} in a browser")
+    return 0
+
+
+def export(
+    run: Annotated[Path, Parameter(help="RUN folder.")],
+    target: Annotated[Path, Parameter(help="File or folder to write.")],
+    /,
+    *,
+    format: Annotated[Literal["npz", "png"], Parameter(help="npz: one file; png: a folder of pictures with labels.csv.")] = "npz",
+) -> int:
+    """Copy a run's coreset into a form other programs read."""
+    coreset = Run.open(run).coreset()
+    (export_npz if format == "npz" else export_pngs)(coreset, target)
+    out.print(f"{len(coreset)} points in {target}")
+    return 0
+
+
+def _rows(runs: list[Run]) -> list[Row]:
+    if not runs:
+        raise ConfigError("name at least one run folder")
+    records = [(run.config, evaluation) for run in runs for evaluation in run.evaluations().values()]
+    if not records:
+        raise ConfigError(f"no run here has been evaluated yet; start with: pseudocore evaluate {runs[0].path}")
+    return comparison(records)

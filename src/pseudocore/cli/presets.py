@@ -1,0 +1,34 @@
+"""Presets: TOML files that come with the package, `<paper>/<cell>`, or a path of one's own."""
+
+from pathlib import Path
+from typing import Any
+
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.registry import did_you_mean
+from pseudocore.store import toml
+
+__all__ = ["available", "read"]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_FOLDERS = (_PACKAGE / "presets", _PACKAGE.parents[1] / "presets")
+"""In an installed package, and in a source checkout."""
+
+
+def available() -> dict[str, Path]:
+    """Names and files of the presets that come with the package."""
+    folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
+    if folder is None:
+        return {}
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.glob("*/*.toml"))}
+
+
+def read(name: str) -> dict[str, Any]:
+    """A preset's tables, by name or path."""
+    presets = available()
+    if name in presets:
+        return toml.read(presets[name])
+    if Path(name).suffix == ".toml":
+        return toml.read(Path(name))
+    raise ConfigError(
+        f"unknown preset {name!r}{did_you_mean(name, presets)} (known: {', '.join(presets) or 'none'}; or give a path to a .toml file)"
+    )

@@ -1,0 +1,117 @@
+r"""Plain training on a coreset: stochastic gradient descent with momentum, one network or an ensemble of them.
+
+`sgd` climbs the weighted mean log-likelihood, hard labels or soft, from a fresh network:
+
+$$ v \leftarrow \mu v + \eta_t \left(\nabla_\theta \sum_m \bar w_m \log p(y_m \mid x_m, \theta) - \delta\,\theta\right), \qquad
+   \theta \leftarrow \theta + v, \qquad \bar w_m = w_m / \textstyle\sum w $$
+
+with $\eta_t$ falling from `step_size` to 0 along a cosine. `ensemble` does it from `num_members` starting points at once and
+averages the predicted probabilities (Lakshminarayanan et al. 2017). Both follow the Sampler protocol: an optimiser is a chain
+at temperature zero.
+
+Cost: `num_steps` gradients on at most `batch_size` points, times `num_members`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from pseudocore.core.compile import Stepper
+from pseudocore.core.config import Count, Fraction, NonNegative, Positive
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import inferences
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset, LogDensity, Predict
+from pseudocore.inference.predict import averaged
+from pseudocore.parts.adam import cosine
+
+__all__ = ["SGD", "Ensemble"]
+
+
+class State(NamedTuple):
+    theta: Tensor  # (parameters,) or (members, parameters)
+    velocity: Tensor
+    step: Tensor
+
+
+class Info(NamedTuple):
+    gradient_norm: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What one network and an ensemble have in common."""
+
+    num_steps: Count = 1000
+    """Gradient steps."""
+    step_size: Positive = 0.01
+    """Initial step size."""
+    momentum: Fraction = 0.9
+    """Share of the last change that is kept."""
+    weight_decay: NonNegative = 5e-4
+    """Pull towards zero."""
+    batch_size: Count = 256
+    """Points per step; coresets up to this size are used whole."""
+
+
+@inferences.register("sgd", kind="point", paper="plain training")
+@dataclass(frozen=True, kw_only=True)
+class SGD(Settings):
+    """Plain training of one network."""
+
+    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:  # noqa: ARG002
+        return State(theta, torch.zeros_like(theta), torch.zeros((), dtype=theta.dtype, device=theta.device))
+
+    def step(self, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
+        """One step up `log_density`, which for a batch of thetas is a vector whose entries do not interact."""
+        uphill = grad(lambda theta: log_density(theta, rng).sum())(state.theta)
+        force = uphill - self.weight_decay * state.theta
+        step_size = self.step_size * cosine(state.step, self.num_steps)
+        velocity = self.momentum * state.velocity + step_size * force
+        return State(state.theta + velocity, velocity, state.step + 1), Info(uphill.norm())
+
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
+        return _train(self, problem, coreset, rng, num_members=1)
+
+
+@inferences.register("ensemble", kind="ensemble", paper="Lakshminarayanan et al. 2017, arXiv 1612.01474")
+@dataclass(frozen=True, kw_only=True)
+class Ensemble(Settings):
+    """Plain training of several networks, predictions averaged."""
+
+    num_members: Count = 5
+    """Networks."""
+
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
+        shared = {name: getattr(self, name) for name in Settings.__dataclass_fields__}
+        return _train(SGD(**shared), problem, coreset, rng, num_members=self.num_members)
+
+
+def _train(sgd: SGD, problem: Problem, coreset: Coreset, rng: Rng, *, num_members: int) -> Predict:
+    x, log_density = problem.inputs(coreset.x), _mean_log_likelihood(problem, coreset, sgd.batch_size)
+    theta = problem.model.init(rng("theta"), num=num_members, device=problem.device, dtype=problem.dtype)
+    state = sgd.init(log_density, theta[0] if num_members == 1 else theta, rng)
+    step_once = Stepper(lambda _, state, rng: sgd.step(log_density, state, rng), problem)
+    for number in range(sgd.num_steps):
+        state, _ = step_once(state, rng("step", number))
+    thetas = state.theta.clone().view(num_members, -1)
+    return averaged(problem, thetas, x)
+
+
+def _mean_log_likelihood(problem: Problem, coreset: Coreset, batch_size: int) -> LogDensity:
+    """Weighted mean log-likelihood on the coreset, estimated on a random batch when it is larger than one."""
+    x, y = problem.inputs(coreset.x), coreset.targets.to(problem.device)
+    y = y.to(problem.dtype) if y.is_floating_point() else y
+    weight = (coreset.weight / coreset.weight.mean()).to(problem.device, problem.dtype)
+
+    def log_density(theta: Tensor, rng: Rng) -> Tensor:
+        part: Tensor | slice = slice(None)
+        if len(x) > batch_size:
+            part = rng("batch").integers(len(x), batch_size, device=x.device)
+        inputs = x[part] if problem.augment is None else problem.augment(x[part], rng("augment"))
+        return (weight[part] * problem.log_likelihood(theta, inputs, y[part])).mean(-1)
+
+    return log_density

@@ -1,0 +1,67 @@
+"""Shared by the oracles: small float64 problems, and derivatives that no formula of ours has a part in."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import models
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Dataset, Examples
+from pseudocore.data import whiten
+
+NUM_CLASSES, DIM = 3, 6
+
+MakeProblem = Callable[..., Problem]
+Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """These problems are far too small for more, and the other cores belong to other tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def make_problem() -> MakeProblem:
+    """Three overlapping Gaussian classes of six features, under a network by name, in float64."""
+
+    def make(model: str = "linear", num: int = 45, **options: int) -> Problem:
+        rng = Rng(0)("oracle")
+        y = torch.arange(num) % NUM_CLASSES
+        centres = rng("centres").normal(NUM_CLASSES, DIM, dtype=torch.float64)
+        x = centres[y] + rng("spread").normal(num, DIM, dtype=torch.float64)
+        data = Dataset("gaussians", Examples(x, y), Examples(x[:9] + 0.5, y[:9]), NUM_CLASSES)
+        network = models[model].make(**options).build((DIM,), NUM_CLASSES)
+        return Problem(data, network, whiten.make("standard", data, dtype=torch.float64), dtype=torch.float64)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def differentiate() -> Differentiate:
+    """Gradient of a scalar function entry by entry: central differences, extrapolated once (Richardson), error O(step⁴)."""
+
+    def gradient(function: Callable[[Tensor], float], at: Tensor) -> Tensor:
+        result = np.zeros(at.numel())
+        for entry in range(at.numel()):
+            wide, narrow = (_central(function, at, entry, step) for step in (2e-3, 1e-3))
+            result[entry] = (4 * narrow - wide) / 3
+        return torch.from_numpy(result).view(at.shape)
+
+    return gradient
+
+
+def _central(function: Callable[[Tensor], float], at: Tensor, entry: int, step: float) -> float:
+    def moved(by: float) -> Tensor:
+        point = at.clone()
+        point.view(-1)[entry] += by
+        return point
+
+    return (function(moved(step)) - function(moved(-step))) / (2 * step)
