@@ -4,26 +4,22 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-import pseudocore.inference
-import pseudocore.methods
-import pseudocore.models  # noqa: F401  (these imports fill the registries)
 from pseudocore import setup as setups
 from pseudocore.core import config
-from pseudocore.core.errors import ConfigError, DataError, RunError
+from pseudocore.core.errors import ArtifactError, ConfigError, DataError, RunError
 from pseudocore.core.loop import Outcome, run
 from pseudocore.core.problem import Problem
-from pseudocore.core.registry import inferences, methods
+from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Inference, Method, Predict, Selector
 from pseudocore.evaluation.metrics import Metrics, measure, summarise
-from pseudocore.setup import Setup
+from pseudocore.setup import Reduction, Setup, resolved
 from pseudocore.store.artifact import load_coreset
 from pseudocore.store.manifest import versions
 from pseudocore.store.runs import Run
@@ -31,38 +27,6 @@ from pseudocore.store.runs import Run
 __all__ = ["Reduction", "build_problem", "evaluate", "infer", "load", "reduce", "resolved", "run_reduction"]
 
 OnLog = Callable[[int, dict[str, float]], None]
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """A reduction in words: what a run's config.toml holds, and all that is needed to make the coreset again."""
-
-    method: Any
-    setup: Setup
-    seed: int = 0
-    evaluate: Mapping[str, Any] | None = None
-    """How its makers meant it to be evaluated: an inference's name and options; `evaluate` starts from it."""
-
-    def to_config(self) -> dict[str, Any]:
-        return {
-            "method": methods.name_of(self.method),
-            "seed": self.seed,
-            "setup": config.to_dict(self.setup),
-            "options": config.to_dict(self.method),
-            **({"evaluate": dict(self.evaluate)} if self.evaluate else {}),
-        }
-
-    @classmethod
-    def from_config(cls, table: Mapping[str, Any]) -> "Reduction":
-        """From the tables `setup`, `options` and `evaluate` of a preset or a config.toml, checked."""
-        if unknown := sorted(set(table) - {"method", "data", "seed", "setup", "options", "evaluate"}):
-            raise ConfigError(f"unknown entry {unknown[0]!r} in a configuration; there are method, data, seed, setup, options, evaluate")
-        if "method" not in table:
-            raise ConfigError("a configuration must name its method")
-        name = table["method"]
-        words = {**table.get("setup", {}), **({"data": table["data"]} if "data" in table else {})}
-        method = config.build(methods[name].make, table.get("options", {}), what=name)
-        return cls(method, config.build(Setup, words, what="setup"), int(table.get("seed", 0)), table.get("evaluate"))
 
 
 def reduce(
@@ -97,10 +61,9 @@ def run_reduction(
     """Carry out a reduction, in a run folder when one is given: metrics, checkpoints, coreset and manifest go there."""
     config.check(reduction.method)
     reduction = resolved(reduction, problem)
-    if hasattr(reduction.method, "per_class"):
-        problem.check_per_class(reduction.method.per_class)
     log = on_log
     if folder is not None:
+        _refuse_other_data(folder, problem)
         saved = folder.checkpoints.load()
         folder.truncate_metrics(saved[0] if saved else 0)
         folder.update_manifest(
@@ -126,6 +89,7 @@ def run_reduction(
         cost = {
             "seconds": round(seconds, 3),
             "num_steps": outcome.num_steps,
+            "points": len(outcome.coreset),
             "peak_memory_mib": _peak_memory(problem),
             "note": outcome.note,
         }
@@ -143,7 +107,7 @@ def build_problem(coreset: Coreset, data: str | Path | Dataset | None = None, *,
 
     Augmentation is not taken over: it belonged to making the coreset.
     """
-    words: dict[str, Any] = {**coreset.provenance.get("setup", {}), "augment": None, **changes}
+    words: dict[str, Any] = {**_table(coreset, "setup"), "augment": None, **changes}
     if data is not None and not isinstance(data, Dataset):
         words["data"] = str(data)
     if "data" not in words and data is None:
@@ -156,7 +120,8 @@ def build_problem(coreset: Coreset, data: str | Path | Dataset | None = None, *,
     made_of = coreset.provenance.get("data_fingerprint")
     if data is None and made_of not in (None, problem.data.fingerprint):
         raise DataError(
-            f"the coreset was made of another {problem.data.name!r} than the one found here (their fingerprints differ); name the data set to go on"
+            f"the coreset was made of another {problem.data.name!r} than the one found here (their fingerprints differ); "
+            f"name the data set (--data {problem.data.name}) to go on all the same"
         )
     return problem
 
@@ -196,7 +161,7 @@ def evaluate(
         coreset = load(coreset)
     if seeds < 1:
         raise ConfigError(f"seeds = {seeds} must be at least 1")
-    meant = dict(coreset.provenance.get("evaluate", {}))
+    meant = _table(coreset, "evaluate")
     name = meant.pop("inference", "last-layer-vi")
     if inference is None or inference == name:
         inference, options = name, {**meant, **options}
@@ -220,9 +185,12 @@ def evaluate(
     }
 
 
-def resolved(reduction: Reduction, problem: Problem) -> Reduction:
-    """The reduction with every default that depends on the data written out: what config.toml keeps."""
-    return replace(reduction, setup=setups.resolve(reduction.setup, problem.data))
+def _table(coreset: Coreset, name: str) -> dict[str, Any]:
+    """A table of a coreset's provenance, which a stranger may have written."""
+    table = coreset.provenance.get(name, {})
+    if not isinstance(table, Mapping):
+        raise ArtifactError(f"the coreset's provenance has {name} = {table!r} where a table should be; it cannot say how to be used")
+    return dict(table)
 
 
 def _inference(inference: str | Inference, options: Mapping[str, Any]) -> Inference:
@@ -231,6 +199,15 @@ def _inference(inference: str | Inference, options: Mapping[str, Any]) -> Infere
         return inference
     built: Inference = config.build(inferences[inference].make, options, what=inference)
     return built
+
+
+def _refuse_other_data(folder: Run, problem: Problem) -> None:
+    """A run that is taken up again must go on with the data it was begun on."""
+    if folder.manifest.get("data_fingerprint") not in (None, problem.data.fingerprint):
+        raise RunError(
+            f"{folder.path} was begun on another {problem.data.name!r} than the one found here (their fingerprints differ); "
+            "bring that data back, or pass --overwrite to start again"
+        )
 
 
 def _with_origin(coreset: Coreset, reduction: Reduction, problem: Problem, outcome: Outcome) -> Coreset:

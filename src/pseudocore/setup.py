@@ -1,21 +1,24 @@
-"""From words to a Problem: data, network, preprocessing, the half of a run's configuration that is not the method."""
+"""From words to what they stand for: a `Setup` to a Problem, the tables of a preset or a config.toml to a `Reduction`."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 
+import pseudocore.inference
+import pseudocore.methods  # noqa: F401  (these imports fill the registries)
 from pseudocore.core import config
 from pseudocore.core.config import Positive, Range
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import GaussianPrior, Precision, Problem
-from pseudocore.core.registry import models
+from pseudocore.core.registry import did_you_mean, inferences, methods, models
 from pseudocore.core.types import Dataset
 from pseudocore.data import DSA, load, whiten
 from pseudocore.models import FlatModel
 
-__all__ = ["Setup", "build", "resolve"]
+__all__ = ["Reduction", "Setup", "build", "check_tables", "resolve", "resolved"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,59 @@ class Setup:
     """Arithmetic on a GPU: float32, tf32 matrix products, or bf16 passes through the network."""
 
 
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction in words: what a run's config.toml holds, and all that is needed to make the coreset again."""
+
+    method: Any
+    setup: Setup
+    seed: int = 0
+    evaluate: Mapping[str, Any] | None = None
+    """How its makers meant it to be evaluated: an inference's name and options; `evaluate` starts from it."""
+
+    def to_config(self) -> dict[str, Any]:
+        return {
+            "method": methods.name_of(self.method),
+            "seed": self.seed,
+            "setup": config.to_dict(self.setup),
+            "options": config.to_dict(self.method),
+            **({"evaluate": dict(self.evaluate)} if self.evaluate else {}),
+        }
+
+    @classmethod
+    def from_config(cls, table: Mapping[str, Any]) -> "Reduction":
+        """From the tables `setup`, `options` and `evaluate` of a preset or a config.toml; every problem is reported at once."""
+        check_tables(table)
+        if "method" not in table:
+            raise ConfigError("a configuration must name its method")
+        name = table["method"]
+        words = {**table.get("setup", {}), **({"data": table["data"]} if "data" in table else {})}
+        parts = [(methods[name].make, table.get("options", {}), name), (Setup, words, "setup")]
+        if evaluate := dict(table.get("evaluate", {})):
+            inference = str(evaluate.get("inference", "last-layer-vi"))
+            own = {key: value for key, value in evaluate.items() if key != "inference"}
+            parts.append((inferences[inference].make, own, f"evaluate by {inference}"))
+        method, setup, *_ = _build_all(parts)
+        return cls(method, setup, table.get("seed", 0), evaluate or None)
+
+
+def check_tables(table: Mapping[str, Any], *, what: str = "a configuration") -> None:
+    """Refuse entries no configuration has, and entries of the wrong kind."""
+    problems = [f"unknown entry {name!r}{did_you_mean(name, _KINDS)}" for name in table if name not in _KINDS]
+    problems += [
+        f"{name} = {table[name]!r} is not {_KINDS[name]}" for name in _KINDS if name in table and not _is(_KINDS[name], table[name])
+    ]
+    if problems:
+        raise ConfigError(f"{what}: {'; '.join(problems)} (there are {', '.join(_KINDS)})")
+
+
+def resolved(reduction: Reduction, problem: Problem) -> Reduction:
+    """The reduction with every default that depends on the data written out, what config.toml keeps; its budget is checked."""
+    if hasattr(reduction.method, "per_class"):
+        problem.check_per_class(reduction.method.per_class)
+    return replace(reduction, setup=resolve(reduction.setup, problem.data))
+
+
 def resolve(setup: Setup, data: Dataset) -> Setup:
     """The same setup with the network it stands for written out."""
     return replace(setup, model=setup.model or ("convnet3" if data.is_images else "mlp"))
@@ -65,6 +121,27 @@ def build(setup: Setup, data: Dataset | None = None, *, device: str = "auto", ro
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast  # torch knows it as a global only
     preprocess = whiten.make(setup.preprocess, data, device=where)
     return Problem(data, model, preprocess, augment, GaussianPrior(setup.prior_scale), where, precision=setup.precision)
+
+
+_KINDS = {"method": "a text", "data": "a text", "seed": "a whole number", "setup": "a table", "options": "a table", "evaluate": "a table"}
+
+
+def _is(kind: str, value: Any) -> bool:
+    return isinstance(value, Mapping) if kind == "a table" else type(value) is {"a text": str, "a whole number": int}[kind]
+
+
+def _build_all(parts: Sequence[tuple[type, Mapping[str, Any], str]]) -> list[Any]:
+    """One instance per (class, values, what to call it), or all that is wrong with any of them."""
+    built: list[Any] = []
+    problems: list[str] = []
+    for cls, values, what in parts:
+        try:
+            built.append(config.build(cls, values, what=what))
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return built
 
 
 def _device(name: str) -> torch.device:

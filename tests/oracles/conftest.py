@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.problem import Problem
-from pseudocore.core.registry import models
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.data import whiten
+from pseudocore.models.dense import MLP, Linear
 
 NUM_CLASSES, DIM = 3, 6
 
@@ -30,16 +30,15 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def make_problem() -> MakeProblem:
-    """Three overlapping Gaussian classes of six features, under a network by name, in float64."""
+    """Three overlapping Gaussian classes of six features in float64, under logistic regression unless told."""
 
-    def make(model: str = "linear", num: int = 45, **options: int) -> Problem:
+    def make(model: Linear | MLP = Linear(), num: int = 45) -> Problem:  # noqa: B008  frozen
         rng = Rng(0)("oracle")
         y = torch.arange(num) % NUM_CLASSES
         centres = rng("centres").normal(NUM_CLASSES, DIM, dtype=torch.float64)
         x = centres[y] + rng("spread").normal(num, DIM, dtype=torch.float64)
         data = Dataset("gaussians", Examples(x, y), Examples(x[:9] + 0.5, y[:9]), NUM_CLASSES)
-        network = models[model].make(**options).build((DIM,), NUM_CLASSES)
-        return Problem(data, network, whiten.make("standard", data, dtype=torch.float64), dtype=torch.float64)
+        return Problem(data, model.build((DIM,), NUM_CLASSES), whiten.make("standard", data, dtype=torch.float64), dtype=torch.float64)
 
     return make
 

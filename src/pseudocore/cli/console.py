@@ -1,21 +1,17 @@
-"""Where words go: results to standard output, progress and messages to standard error."""
+"""Where words go: results to standard output, progress and messages to standard error.
+
+Names and paths from outside are printed as they are: rich's markup and emoji codes are off.
+"""
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pseudocore.evaluation.tables import Row, format_metric, metric_names, metric_title
@@ -23,31 +19,37 @@ from pseudocore.store import strict_json
 
 __all__ = ["comparison_table", "err", "out", "print_json", "progress"]
 
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+_WIDE = 1000
+"""Columns of a file or pipe: tables keep one line a row there and wrap on a terminal only."""
+
+out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=None if sys.stdout and sys.stdout.isatty() else _WIDE)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+_SECONDS_BETWEEN_LINES = 30.0
+"""How often progress is told where there is no terminal to draw a bar on."""
+
+Advance = Callable[[int, dict[str, float]], None]
+"""Called with how much is done and numbers to show."""
 
 
 def print_json(document: Any) -> None:
     """One JSON document on standard output, valid everywhere (no NaN or Infinity literals)."""
-    out.file.write(json.dumps(json.loads(strict_json.encode(document)), indent=2) + "\n")
+    out.print(json.dumps(json.loads(strict_json.encode(document)), indent=2))
 
 
 @contextmanager
-def progress(title: str, total: int, start: int = 0, *, quiet: bool = False) -> Iterator[Callable[[int, dict[str, float]], None]]:
-    """A bar with rate and time left; the block gets a function to call with (done, numbers to show)."""
+def progress(title: str, total: int, start: int = 0) -> Iterator[Advance]:
+    """A bar with time left; a line now and then when standard error is no terminal."""
+    if not err.is_terminal:
+        yield _lines(title, total)
+        return
     columns = (
-        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TaskProgressColumn(show_speed=True),
-        TextColumn("{task.fields[rate]}"), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("[dim]{task.fields[numbers]}"),
+        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), TaskProgressColumn(show_speed=True),
+        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[numbers]}", style="dim", markup=False),
     )  # fmt: skip
-    with Progress(*columns, console=err, transient=True, disable=quiet or total == 0) as bar:
-        task = bar.add_task(title, total=total, completed=start, rate="", numbers="")
-
-        def advance(done: int, numbers: dict[str, float]) -> None:
-            speed = bar.tasks[0].speed
-            rate = f"{speed:.1f}/s" if speed else ""
-            bar.update(task, completed=done, rate=rate, numbers="  ".join(f"{name} {value:.3g}" for name, value in numbers.items()))
-
-        yield advance
+    with Progress(*columns, console=err, transient=True, disable=total == 0) as bar:
+        task = bar.add_task(title, total=total, completed=start, numbers="")
+        yield lambda done, numbers: bar.update(task, completed=done, numbers=_in_words(numbers))
 
 
 def comparison_table(rows: list[Row]) -> Table:
@@ -56,18 +58,29 @@ def comparison_table(rows: list[Row]) -> Table:
     names = metric_names(rows)
     varied = any(row.variant for row in rows)
     for title in ("data", "ipc", "method", "inference", *(["variant"] if varied else [])):
-        table.add_column(title, no_wrap=True)
+        table.add_column(title)
     for name in names:
-        table.add_column(metric_title(name), justify="right", no_wrap=True)
+        table.add_column(metric_title(name), justify="right")
     table.add_column("n", justify="right")
     for row in rows:
-        words = [
-            row.data,
-            "" if row.per_class is None else str(row.per_class),
-            row.method,
-            row.inference,
-            *([row.variant] if varied else []),
-        ]
+        budget = "" if row.per_class is None else str(row.per_class)
+        words = [row.data, budget, row.method, row.inference, *([row.variant] if varied else [])]
         cells = [format_metric(*row.metrics[name]) if name in row.metrics else "" for name in names]
         table.add_row(*words, *cells, str(row.num))
     return table
+
+
+def _lines(title: str, total: int) -> Advance:
+    last = time.monotonic()
+
+    def advance(done: int, numbers: dict[str, float]) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            err.print(f"{title}: {done}/{total}  {_in_words(numbers)}")
+
+    return advance
+
+
+def _in_words(numbers: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.3g}" for name, value in numbers.items())

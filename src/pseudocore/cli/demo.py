@@ -1,5 +1,7 @@
 """pseudocore demo: the main job on built-in data, ending with a table and a report page."""
 
+import itertools
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,9 +26,8 @@ SEEDS = 3
 def demo(*, out_folder: Annotated[Path, Parameter(name="--out", help="Folder for the runs and the report.")] = Path("demo")) -> int:
     """Reduce the 1,437 training digits to 1 and 5 a class, by chance, by FRePo and by VBPC; compare them with the full set."""
     began = time.monotonic()
-    jobs: list[tuple[str, dict[str, int]]] = [("full", {})] + [
-        (method, {"per_class": ipc}) for ipc in (1, 5) for method in ("uniform", "frepo", "vbpc")
-    ]
+    jobs: list[tuple[str, dict[str, int]]] = [(method, {"per_class": ipc}) for ipc in (1, 5) for method in ("uniform", "frepo", "vbpc")]
+    jobs.append(("full", {}))
     runs = []
     problem = setups.build(setups.Setup(**SETUP))
     with progress("demo", len(jobs) * SEEDS) as advance:
@@ -47,15 +48,23 @@ def _one(method: str, budget: dict[str, int], seed: int, problem: Problem, folde
     table = {"method": method, "seed": seed, "setup": SETUP, "options": {**budget, **learned}, "evaluate": EVALUATE}
     reduction = api.Reduction.from_config(table)
     path = folder / "-".join([method, *(f"ipc{n}" for n in budget.values()), f"seed{seed}"])
-    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in learned.items())
-    ipc = " ".join(f"--ipc {n}" for n in budget.values())
-    words = f"pseudocore reduce {method} digits --model convnet-wide --width 32 {ipc} {flags} --seed {seed} --out {path}"
-    with Run.create(path, reduction.to_config(), overwrite=True, command=" ".join(words.split())) as run:
+    command = _command(
+        "reduce", method, SETUP["data"], **{**SETUP, "data": None}, ipc=budget.get("per_class"), **learned, seed=seed, out=path
+    )
+    with Run.create(path, reduction.to_config(), overwrite=True, command=command) as run:
         outcome = api.run_reduction(reduction, problem, run)
+    if outcome.status == "interrupted":
+        raise KeyboardInterrupt
     result = api.evaluate(outcome.coreset, problem.data, seeds=1, first_seed=seed)
-    command = f"pseudocore evaluate {path} --inference last-layer-vi --num-steps {EVALUATE['num_steps']} --seeds 1 --first-seed {seed}"
+    command = _command("evaluate", str(path), **EVALUATE, seeds=1, first_seed=seed)
     run.save_evaluation("last-layer-vi", {**result, "command": command})
     return run
+
+
+def _command(*words: str, **flags: Any) -> str:
+    """The command line that would do the same."""
+    given = [(f"--{name.replace('_', '-')}", str(value)) for name, value in flags.items() if value is not None]
+    return shlex.join(["pseudocore", *words, *itertools.chain.from_iterable(given)])
 
 
 def _report(runs: list[Run], folder: Path) -> None:

@@ -1,19 +1,39 @@
 """Flags from configuration classes: every field of a method, an inference or a setup is a flag, declared nowhere else."""
 
 import dataclasses
+import functools
 import inspect
+import operator
 import types
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token, validators
 
 from pseudocore.core import config
 
-__all__ = ["SPELLING", "command", "given", "parameters"]
+__all__ = ["AtLeastOne", "Device", "Json", "Switch", "Whole", "command", "given", "parameters"]
 
-SPELLING = {"per_class": "--ipc"}
-"""Fields whose flag is not their name."""
+SPELLING = {"per_class": ("--ipc", "--per-class")}
+"""Fields whose flag is not their name alone."""
+
+
+def whole_number(_: Any, tokens: Sequence[Token]) -> int:
+    """An integer as it was typed; 3.5 is refused, not rounded."""
+    try:
+        number = int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
+    if abs(number) >= 2**63:
+        raise ValueError(f"{number} is too large")
+    return number
+
+
+Whole = Parameter(converter=whole_number)
+AtLeastOne = Parameter(converter=whole_number, validator=validators.Number(gte=1))
+Switch = Parameter(negative="", show_default=False)
+Device = Annotated[Literal["auto", "cpu", "cuda"], Parameter(help="Where to compute; auto takes a GPU when there is one.")]
+Json = Annotated[bool, Switch, Parameter(help="Print one JSON document on standard output and nothing else.")]
 
 
 def parameters(cls: type, title: str, *, skip: Iterable[str] = ()) -> list[inspect.Parameter]:
@@ -41,8 +61,15 @@ def given(flags: Mapping[str, Any], cls: type) -> dict[str, Any]:
 
 
 def _parameter(option: config.Option, group: Group) -> inspect.Parameter:
-    kind = option.type if types.NoneType in config.alternatives(option.type) else option.type | None
+    # Without None, or the word "none" would be taken for it.
+    kinds = [kind for kind in config.alternatives(option.type) if kind is not types.NoneType]
     default = "" if option.default in (None, dataclasses.MISSING) else f" [default: {option.default}]"
-    flag = SPELLING.get(option.name)
-    declared = Parameter(name=flag, help=option.help + default, group=group, show_default=False)
+    declared = Parameter(
+        name=SPELLING.get(option.name),
+        help=option.help + default,
+        group=group,
+        show_default=False,
+        converter=whole_number if kinds == [int] else None,
+    )
+    kind = functools.reduce(operator.or_, kinds)
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, declared])

@@ -1,5 +1,6 @@
 """pseudocore methods, data, compare, export, report: verbs that show or copy what exists."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,6 +9,7 @@ from rich.table import Table
 
 from pseudocore.cli import presets
 from pseudocore.cli.console import comparison_table, err, out, print_json
+from pseudocore.cli.flags import Json
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import inferences
 from pseudocore.core.registry import methods as registry
@@ -17,8 +19,6 @@ from pseudocore.store.export import export_npz, export_pngs
 from pseudocore.store.runs import Run
 
 __all__ = ["compare", "data", "export", "methods", "report"]
-
-Json = Annotated[bool, Parameter(help="Print one JSON document on standard output.", negative="")]
 
 
 def methods(*, json: Json = False) -> int:
@@ -58,9 +58,16 @@ def info(name: Annotated[str, Parameter(help="Name or path.")], /, *, json: Json
     found = load(name)
     counts = found.class_counts.tolist()
     facts = {
-        "name": found.name, "train": len(found.train.y), "test": len(found.test.y), "shape": list(found.shape), "classes": found.num_classes,
-        "smallest_class": min(counts), "largest_class": max(counts), "class_names": list(found.class_names), "fingerprint": found.fingerprint,
-    }  # fmt: skip
+        "name": found.name,
+        "train": len(found.train.y),
+        "test": len(found.test.y),
+        "shape": list(found.shape),
+        "classes": found.num_classes,
+        "smallest_class": min(counts),
+        "largest_class": max(counts),
+        "class_names": list(found.class_names),
+        "fingerprint": found.fingerprint,
+    }
     if json:
         print_json(facts)
     else:
@@ -83,7 +90,7 @@ def import_(
 
 def compare(*runs: Annotated[Path, Parameter(help="RUN folders.")], json: Json = False) -> int:
     """One table of evaluated runs; runs that differ in their seed alone are one row."""
-    rows = _rows([Run.open(path) for path in runs])
+    rows = _rows([Run.open(path) for path in _named(runs)])
     if json:
         print_json([{**row._asdict(), "metrics": {name: value._asdict() for name, value in row.metrics.items()}} for row in rows])
     else:
@@ -98,9 +105,7 @@ def report(
     """Write one self-contained HTML page: pictures, labels, curves, calibration, comparison, commands."""
     from pseudocore.report.page import render
 
-    if not runs:
-        raise ConfigError("name at least one run folder")
-    path = render([Run.open(run) for run in runs], out)
+    path = render([Run.open(run) for run in _named(runs)], out)
     err.print(f"open {path} in a browser")
     return 0
 
@@ -119,10 +124,18 @@ def export(
     return 0
 
 
-def _rows(runs: list[Run]) -> list[Row]:
+def _named(runs: tuple[Path, ...]) -> tuple[Path, ...]:
     if not runs:
-        raise ConfigError("name at least one run folder")
-    records = [(run.config, evaluation) for run in runs for evaluation in run.evaluations().values()]
+        raise ConfigError("name at least one RUN folder, as pseudocore reduce has written it to --out")
+    return runs
+
+
+def _rows(runs: list[Run]) -> list[Row]:
+    evaluations = {run.path: run.evaluations() for run in runs}
+    records = [(run.config, evaluation) for run in runs for evaluation in evaluations[run.path].values()]
+    without = [str(path) for path, found in evaluations.items() if not found]
     if not records:
-        raise ConfigError(f"no run here has been evaluated yet; start with: pseudocore evaluate {runs[0].path}")
+        raise ConfigError(f"no run here has been evaluated yet; start with: {shlex.join(['pseudocore', 'evaluate', without[0]])}")
+    if without:
+        err.print(f"not evaluated yet, so not in the table: {', '.join(without)}")
     return comparison(records)

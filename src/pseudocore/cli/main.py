@@ -2,48 +2,61 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Any, cast
 
-from cyclopts import App, CycloptsError
+from cyclopts import CycloptsError
+from cyclopts.exceptions import MissingArgumentError, UnusedCliTokensError
 
-from pseudocore import __version__
-from pseudocore.cli import listing, reduce
 from pseudocore.cli.console import err
-from pseudocore.cli.demo import demo
-from pseudocore.cli.evaluate import make_app
 from pseudocore.core.errors import PseudocoreError
 
 __all__ = ["main"]
 
 
+_TOO_LARGE = ("allocate", "size calculation overflowed")
+"""In torch's words when memory runs out."""
+
+
 def main(tokens: Sequence[str] | None = None) -> None:
-    tokens = list(sys.argv[1:] if tokens is None else tokens)
+    words = list(sys.argv[1:] if tokens is None else tokens)
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        cast(Any, stream).reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
     try:
-        sys.exit(_app(tokens)(tokens, exit_on_error=False, print_error=False))
-    except (PseudocoreError, CycloptsError) as error:
-        err.print(f"pseudocore: {_sentence(error)}", style=None, markup=False)
-        sys.exit(2)
+        # Only now, so that Ctrl-C while torch is loading ends as quietly as at any other time.
+        from pseudocore.cli.app import make_app
+
+        sys.exit(make_app(words)(words, exit_on_error=False, print_error=False))
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(130)
+    except Exception as error:
+        sentence = _sentence(error)
+        if sentence is None:
+            raise
+        err.print(f"pseudocore: {sentence}")
+        sys.exit(2)
 
 
-def _app(tokens: Sequence[str]) -> App:
-    app = App(
-        name="pseudocore",
-        help="Turns a training set into a tiny one that carries its posterior.",
-        version=__version__,
-        result_action="return_value",
-    )
-    app.command(demo)
-    app.command(listing.methods)
-    app.command(listing.data)
-    reduce.register()
-    app.command(reduce.app)
-    app.command(make_app(tokens[1:] if tokens[:1] == ["evaluate"] else []))
-    for verb in (listing.compare, listing.report, listing.export):
-        app.command(verb)
-    return app
+def _sentence(error: Exception) -> str | None:
+    """What the user can mend, in one line; nothing for a fault of ours, which keeps its traceback."""
+    if isinstance(error, CycloptsError):
+        verb = " ".join(["pseudocore", *(error.command_chain or ())])
+        return f"{_in_our_words(error)} (see {verb} --help)"
+    if isinstance(error, PseudocoreError):
+        return " ".join(str(error).split()).replace("per_class", "per_class (--ipc)")
+    if isinstance(error, OSError):
+        return f"the operating system refused: {' '.join(str(error).split())}"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(word in str(error) for word in _TOO_LARGE)):
+        return "there is not enough memory for this; a smaller --batch-size, --width or budget needs less"
+    return None
 
 
-def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _in_our_words(error: CycloptsError) -> str:
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"nothing here takes the word {error.unused_tokens[0]!r}"
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        name = error.argument.name
+        given = error.keyword is not None or bool(error.argument.tokens)
+        return f"{error.keyword or name} needs a value" if given else f"{name} is missing"
+    text = " ".join(str(error).split()).rstrip(".")
+    return text[:1].lower() + text[1:]

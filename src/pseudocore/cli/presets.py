@@ -5,6 +5,7 @@ from typing import Any
 
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean
+from pseudocore.setup import check_tables
 from pseudocore.store import toml
 
 __all__ = ["available", "read"]
@@ -23,12 +24,12 @@ def available() -> dict[str, Path]:
 
 
 def read(name: str) -> dict[str, Any]:
-    """A preset's tables, by name or path."""
+    """A preset's tables, by name or path; the config.toml of a run is one too."""
     presets = available()
-    if name in presets:
-        return toml.read(presets[name])
-    if Path(name).suffix == ".toml":
-        return toml.read(Path(name))
-    raise ConfigError(
-        f"unknown preset {name!r}{did_you_mean(name, presets)} (known: {', '.join(presets) or 'none'}; or give a path to a .toml file)"
-    )
+    if name not in presets and Path(name).suffix != ".toml":
+        raise ConfigError(
+            f"unknown preset {name!r}{did_you_mean(name, presets)} (known: {', '.join(presets) or 'none'}; or give a path to a .toml file)"
+        )
+    tables = toml.read(presets.get(name, Path(name)))
+    check_tables(tables, what=f"preset {name}")
+    return tables

@@ -26,45 +26,43 @@ class LastLayer(NamedTuple):
 
     features: Tensor  # Φ (M, h), rows scaled by sqrt(weight)
     coefficients: Tensor  # A⁻¹ Ŷ (M, classes): m = Φᵀ coefficients
-    cholesky: Tensor  # L with L Lᵀ = A (M, M)
+    factor: Tensor  # L⁻¹ (M, M) where L Lᵀ = A, so A⁻¹ = L⁻ᵀ L⁻¹
     ridge: Tensor  # r
     precision: Tensor  # ρ
 
 
-def fit(features: Tensor, y: Tensor, *, ridge: Tensor | float, prior_variance: Tensor | float, weight: Tensor | None = None) -> LastLayer:
+def fit(
+    features: Tensor, y: Tensor, *, ridge: Tensor | float, prior_variance: Tensor | float, weight: Tensor | None = None
+) -> LastLayer:
     """The posterior given coreset features (M, h) and targets (M, classes).
 
-    Both hyper-parameters are relative to the mean squared feature norm k̄ = tr(ΦΦᵀ)/M, so that they mean the same for every
+    Both hyper-parameters are relative to the (weighted) mean squared feature norm k̄ = tr(ΦΦᵀ)/Σw, so that they mean the same for every
     network: r = `ridge` · k̄, and ρ = k̄ / `prior_variance`, the prior variance of an output at a typical point.
     """
-    if weight is not None:
-        root = weight.sqrt().unsqueeze(1)
-        features, y = features * root, y * root
-    kernel = features @ features.mT
-    typical: Tensor = kernel.diagonal().mean()
+    weight = features.new_ones(len(features)) if weight is None else weight
+    typical: Tensor = (weight * features.square().sum(1)).sum() / weight.sum()
     r, rho = ridge * typical, typical / prior_variance
-    cholesky, _ = torch.linalg.cholesky_ex(kernel + r * torch.eye(len(kernel), dtype=kernel.dtype, device=kernel.device))
-    half = torch.linalg.solve_triangular(cholesky, y, upper=False)
-    coefficients = torch.linalg.solve_triangular(cholesky.mT, half, upper=True)
-    return LastLayer(features, coefficients, cholesky, r, rho)
+    features, y = features * weight.sqrt().unsqueeze(1), y * weight.sqrt().unsqueeze(1)
+    identity = torch.eye(len(features), dtype=features.dtype, device=features.device)
+    cholesky, _ = torch.linalg.cholesky_ex(features @ features.mT + r * identity)
+    # The inverse factor once, and only products after it: on a GPU a triangular solve costs many times a product of this size.
+    factor = torch.linalg.solve_triangular(cholesky, identity, upper=False)
+    return LastLayer(features, factor.mT @ (factor @ y), factor, r, rho)
 
 
 def predict(posterior: LastLayer, features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean (n, classes) and variance (n,) of the linear predictor at features (n, h)."""
     cross = features @ posterior.features.mT  # k_x (n, M)
     mean = cross @ posterior.coefficients
-    half = torch.linalg.solve_triangular(posterior.cholesky, cross.mT, upper=False)
-    explained = half.square().sum(0)
+    explained = (cross @ posterior.factor.mT).square().sum(1)  # k_xᵀ A⁻¹ k_x
     return mean, (features.square().sum(1) - explained).clamp_min(0) / posterior.precision
 
 
 def kl(posterior: LastLayer) -> Tensor:
     """KL[q_j || prior] of each class's weight vector, (classes,)."""
-    num = len(posterior.cholesky)
-    identity = torch.eye(num, dtype=posterior.cholesky.dtype, device=posterior.cholesky.device)
-    inverse_factor = torch.linalg.solve_triangular(posterior.cholesky, identity, upper=False)
-    trace_g = posterior.ridge * inverse_factor.square().sum()
-    log_det = 2 * posterior.cholesky.diagonal().log().sum() - num * posterior.ridge.log()
+    num = len(posterior.factor)
+    trace_g = posterior.ridge * posterior.factor.square().sum()
+    log_det = -2 * posterior.factor.diagonal().log().sum() - num * posterior.ridge.log()
     mean_norms = (posterior.features.mT @ posterior.coefficients).square().sum(0)
     divergence: Tensor = 0.5 * (posterior.precision * mean_norms - (num - trace_g) + log_det)
     return divergence

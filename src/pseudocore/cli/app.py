@@ -1,0 +1,29 @@
+"""The verbs under one name."""
+
+from collections.abc import Sequence
+
+from cyclopts import App
+
+from pseudocore import __version__
+from pseudocore.cli import evaluate, listing, reduce
+from pseudocore.cli.demo import demo
+
+__all__ = ["make_app"]
+
+
+def make_app(tokens: Sequence[str]) -> App:
+    """The command line; some verbs have flags that depend on what else these words say."""
+    app = App(
+        name="pseudocore",
+        help="Turns a training set into a tiny one that carries its posterior.",
+        version=__version__,
+        result_action="return_value",
+    )
+    app.command(demo)
+    app.command(listing.methods)
+    app.command(listing.data)
+    for verb in (reduce, evaluate):
+        app.command(verb.make_app(tokens[1:] if tokens[:1] == [verb.NAME] else []))
+    for command in (listing.compare, listing.report, listing.export):
+        app.command(command)
+    return app

@@ -1,0 +1,74 @@
+"""Shared by the conformance tests: small problems made of the built-in digits, and chance that nothing may depend on."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pseudocore.core.problem import Problem
+from pseudocore.core.types import Dataset, Examples
+from pseudocore.data import digits, whiten
+from pseudocore.models.convnet import ConvNetWide
+
+PER_CLASS = 12
+
+MakeProblem = Callable[..., Problem]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """These problems are far too small for more, and the other cores belong to other tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def data() -> Dataset:
+    """Twelve training images of each digit, forty test images."""
+    whole = digits()
+    train = torch.cat([(whole.train.y == label).nonzero().flatten()[:PER_CLASS] for label in range(10)])
+    return Dataset("few-digits", Examples(whole.train.x[train], whole.train.y[train]), Examples(whole.test.x[:40], whole.test.y[:40]), 10)
+
+
+@pytest.fixture(scope="session")
+def make_problem(data: Dataset) -> MakeProblem:
+    """The digits under a convolutional network of four and eight channels."""
+
+    def make(norm: Any = "none", dtype: torch.dtype = torch.float32) -> Problem:
+        model = ConvNetWide(width=4, norm=norm).build(data.shape, data.num_classes)
+        return Problem(data, model, whiten.make("standard", data, dtype=dtype), dtype=dtype)
+
+    return make
+
+
+@pytest.fixture
+def problem(make_problem: MakeProblem) -> Problem:
+    return make_problem()
+
+
+@pytest.fixture(scope="session")
+def scramble() -> Callable[[int], None]:
+    """Put every global generator somewhere else."""
+
+    def elsewhere(number: int) -> None:
+        torch.manual_seed(number)
+        np.random.seed(number)  # noqa: NPY002  the legacy generator is the global one
+        random.seed(number)
+
+    return elsewhere
+
+
+@pytest.fixture(scope="session")
+def global_state() -> Callable[[], list[Any]]:
+    """The state of every global generator, comparable."""
+
+    def state() -> list[Any]:
+        legacy: Any = np.random.get_state()  # noqa: NPY002
+        return [torch.get_rng_state().tolist(), legacy[1].tolist(), legacy[2:], random.getstate()]
+
+    return state
