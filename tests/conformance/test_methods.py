@@ -32,13 +32,15 @@ TINY = {"per_class": 2, "num_steps": 6, "batch_size": 16, "pool_size": 3, "max_a
 DETERMINISTIC = {"full"}
 """Methods that leave nothing to chance."""
 
-ENTRIES = [pytest.param(entry, id=entry.name) for entry in methods]
-every_method = pytest.mark.parametrize("entry", ENTRIES)
-every_iterative_method = pytest.mark.parametrize("entry", [pytest.param(e, id=e.name) for e in methods if hasattr(e.make, "step")])
-every_selector = pytest.mark.parametrize("entry", [pytest.param(e, id=e.name) for e in methods if hasattr(e.make, "select")])
-every_budgeted_method = pytest.mark.parametrize(
-    "entry", [pytest.param(e, id=e.name) for e in methods if "per_class" in e.make.__dataclass_fields__]
-)
+
+def _every(wanted: Callable[[Entry], bool] = lambda entry: True) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in methods if wanted(entry)])
+
+
+every_method = _every()
+every_iterative_method = _every(lambda entry: hasattr(entry.make, "step"))
+every_selector = _every(lambda entry: hasattr(entry.make, "select"))
+every_budgeted_method = _every(lambda entry: "per_class" in entry.make.__dataclass_fields__)
 
 
 def tiny(entry: Entry, **changes: Any) -> Any:
@@ -177,31 +179,11 @@ def test_the_problem_is_left_as_it_was(entry: Entry, problem: Problem) -> None:
 
 
 @every_method
-def test_the_coreset_shares_no_memory_with_the_data(entry: Entry, make_problem: MakeProblem) -> None:
-    """Float data too, where a selector might hand out the data itself."""
-    problem = make_problem()
-    train, test = (split._replace(x=split.x.float() / 255) for split in (problem.data.train, problem.data.test))
-    floats = dataclasses.replace(problem, data=dataclasses.replace(problem.data, train=train, test=test))
-    before = fingerprint(floats)
-    for tensor in parts(reduce(entry, floats)).values():
-        tensor.zero_()
-    assert fingerprint(floats) == before
-
-
-@every_method
 def test_float64(entry: Entry, make_problem: MakeProblem) -> None:
     coreset = reduce(entry, make_problem(dtype=torch.float64))
     floats = {name: tensor for name, tensor in parts(coreset).items() if tensor.is_floating_point()}
     assert {tensor.dtype for tensor in floats.values()} == {torch.float64}
     assert all(tensor.isfinite().all() for tensor in floats.values())
-
-
-@every_method
-def test_float32_and_float64_begin_alike(entry: Entry, make_problem: MakeProblem) -> None:
-    """One step from one seed: an error of type, such as a float32 constant in float64 work, shows as a difference."""
-    single, double = (make_problem(dtype=dtype) for dtype in (torch.float32, torch.float64))
-    one, other = (reduce(entry, problem, num_steps=1) for problem in (single, double))
-    assert one.labels.tolist() == other.labels.tolist()
 
 
 @every_method

@@ -71,10 +71,11 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
 
 
 def test_hyperparameters_are_relative_to_the_mean_squared_feature_norm(case: Case) -> None:
-    typical = case.features.square().sum(1).mean()
-    posterior = gaussian.fit(case.features, case.y, **RELATIVE)
-    assert distance(posterior.ridge, 0.03 * typical) < 1e-14
-    assert distance(posterior.precision, typical / 0.2) < 1e-14
+    weight = torch.ones(len(case.y), dtype=torch.float64) if case.weight is None else case.weight
+    typical = sum(float(w) * float(phi @ phi) for w, phi in zip(weight, case.features, strict=True)) / float(weight.sum())
+    posterior = gaussian.fit(case.features, case.y, weight=case.weight, **RELATIVE)
+    assert float(posterior.ridge) == pytest.approx(0.03 * typical, rel=1e-14)
+    assert float(posterior.precision) == pytest.approx(typical / 0.2, rel=1e-14)
 
 
 def test_scaling_the_features_changes_no_prediction(case: Case) -> None:

@@ -18,6 +18,7 @@ def make_app(tokens: Sequence[str]) -> App:
         help="Turns a training set into a tiny one that carries its posterior.",
         version=__version__,
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     app.command(demo)
     app.command(listing.methods)

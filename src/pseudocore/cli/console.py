@@ -15,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 from rich.table import Table
 
 from pseudocore.evaluation.tables import Row, format_metric, metric_names, metric_title
-from pseudocore.store import strict_json
 
 __all__ = ["comparison_table", "err", "out", "print_json", "progress"]
 
@@ -34,6 +33,8 @@ Advance = Callable[[int, dict[str, float]], None]
 
 def print_json(document: Any) -> None:
     """One JSON document on standard output, valid everywhere (no NaN or Infinity literals)."""
+    from pseudocore.store import strict_json  # it knows tensors, and main must start before torch is loaded
+
     out.print(json.dumps(json.loads(strict_json.encode(document)), indent=2))
 
 

@@ -1,0 +1,89 @@
+"""The command line called in-process, as a user would type it, in a folder of its own with no data but the built-in sets."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from pseudocore.cli.main import main
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[[str], Said]
+
+
+@pytest.fixture(autouse=True)
+def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder and an empty user folder; one thread, as in the subprocesses."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("PSEUDOCORE_DATA", raising=False)
+    torch.set_num_threads(1)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs one command line; what went before is not in its output."""
+
+    def run(line: str) -> Said:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main(shlex.split(line))
+        return Said(int(stop.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def done(cli: Cli) -> Cli:
+    """Runs a command line that must succeed."""
+
+    def run(line: str) -> Said:
+        said = cli(line)
+        assert said.code == 0, said.err
+        return said
+
+    return run
+
+
+@pytest.fixture
+def refused(cli: Cli) -> Callable[[str], str]:
+    """Runs a command line that must be refused: code 2, one line on standard error, nothing on standard output."""
+
+    def run(line: str) -> str:
+        said = cli(line)
+        assert said.code == 2, said
+        assert said.out == ""
+        assert said.err.startswith("pseudocore: ")
+        assert said.err.count("\n") == 1
+        assert said.err.endswith("\n")
+        assert "Traceback" not in said.err
+        return said.err.removeprefix("pseudocore: ").rstrip("\n")
+
+    return run
+
+
+@pytest.fixture
+def npz(tmp_path: Path) -> Callable[..., str]:
+    """Writes `name.npz` of 40 8×8 images in four classes, with arrays replaced as told, and gives its path."""
+
+    def write(name: str, **changes: np.ndarray) -> str:
+        rng = np.random.default_rng(0)
+        y = np.arange(40) % 4
+        x = (rng.integers(0, 64, (40, 8, 8)) + 48 * y[:, None, None]).astype(np.uint8)
+        arrays = {"train_x": x, "train_y": y, "test_x": x[:20], "test_y": y[:20], **changes}
+        np.savez(tmp_path / f"{name}.npz", **{key: value for key, value in arrays.items() if value is not None})
+        return f"{name}.npz"
+
+    return write

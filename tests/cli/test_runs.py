@@ -1,0 +1,201 @@
+"""RUN folders on the command line: what exists is kept, what stopped can go on, what diverged says so."""
+
+import errno
+import json
+import os
+import shlex
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from pseudocore.store import files
+from pseudocore.store.runs import Run
+
+Refused = Callable[[str], str]
+Done = Callable[[str], Any]
+Npz = Callable[..., str]
+
+REDUCE = "reduce vbpc digits --model convnet-wide --width 4 --num-steps 4 --batch-size 16 --ipc 1 --out run"
+LONGER = REDUCE.replace("--num-steps 4", "--num-steps 24")
+
+
+def _contents(folder: str) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def _manifest() -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads(Path("run/manifest.json").read_text())
+    return manifest
+
+
+def _same_coreset(one: str, other: str) -> bool:
+    a, b = load_file(f"{one}/coreset.safetensors"), load_file(f"{other}/coreset.safetensors")
+    return a.keys() == b.keys() and all(a[name].numpy().tobytes() == b[name].numpy().tobytes() for name in a)
+
+
+@pytest.fixture
+def interrupted(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    """A run of 24 steps stopped by Ctrl-C right after its metrics of step 20, and what it said."""
+
+    def log(run: Run, step: int, values: dict[str, float]) -> None:
+        whole(run, step, values)
+        if step == 20:
+            raise KeyboardInterrupt
+
+    whole = Run.log
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "log", log)
+        said = cli(LONGER)
+    assert said.code == 130
+    assert said.out == ""
+    return str(said.err)
+
+
+def test_an_existing_run_is_kept_unless_told_otherwise(refused: Refused, done: Done) -> None:
+    done(REDUCE)
+    before = _contents("run")
+    sentence = refused(REDUCE)
+    assert "--resume" in sentence
+    assert "--overwrite" in sentence
+    assert _contents("run") == before
+    done(f"{REDUCE} --overwrite --seed 1")
+    assert _contents("run")["run/coreset.safetensors"] != before["run/coreset.safetensors"]
+
+
+def test_files_of_others_are_never_replaced(refused: Refused) -> None:
+    Path("run").mkdir()
+    Path("run/thesis.tex").write_text("years of work")
+    for flag in ("", "--overwrite", "--resume"):
+        assert "choose another --out" in refused(f"{REDUCE} {flag}")
+    assert _contents("run") == {"run/thesis.tex": b"years of work"}
+
+
+def test_resuming_a_finished_run_says_so_and_changes_nothing(done: Done) -> None:
+    done(REDUCE)
+    before = _contents("run")
+    said = done(f"{REDUCE} --resume")
+    assert "finished already" in said.err
+    assert json.loads(done(f"{REDUCE} --resume --json").out)["status"] == "finished"
+    assert _contents("run") == before
+
+
+def test_a_run_with_another_configuration_is_not_resumed(refused: Refused, done: Done) -> None:
+    done(REDUCE)
+    before = _contents("run")
+    sentence = refused(f"{REDUCE} --resume --image-lr 0.5 --no-siamese")
+    assert "options.image_lr: stored 0.01, given 0.5" in sentence
+    assert "setup.siamese: stored True, given False" in sentence
+    assert _contents("run") == before
+
+
+def test_an_interrupted_run_tells_how_to_go_on_and_ends_as_if_never_stopped(interrupted: str, done: Done) -> None:
+    words, command = interrupted.rstrip("\n").split("; go on with: ")
+    assert words == "interrupted after step 20 of 24"
+    assert command == f"pseudocore {LONGER} --resume"
+    assert _manifest()["status"] == "interrupted"
+    said = done(command.removeprefix("pseudocore "))
+    assert "resuming at step 20" in said.err
+    assert _manifest()["status"] == "finished"
+    done(LONGER.replace("--out run", "--out whole"))
+    assert _same_coreset("run", "whole")
+    assert Path("run/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
+
+
+def test_the_way_to_go_on_after_overwrite_does_not_overwrite(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pseudocore.api.run_reduction", _stopped)
+    said = cli(f"{REDUCE} --overwrite")
+    assert said.code == 130
+    assert said.err == f"interrupted; go on with: pseudocore {REDUCE} --resume\n"
+
+
+def _stopped(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_run_that_is_not_finished_has_nothing_to_evaluate(interrupted: str, refused: Refused) -> None:
+    assert "no coreset.safetensors" in refused("evaluate run")
+    assert "no coreset.safetensors" in refused("export run x.npz")
+    assert "has been evaluated yet" in refused("compare run")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: data[:-1] + bytes([data[-1] ^ 1])])
+def test_a_damaged_checkpoint_is_refused_and_left_in_place(interrupted: str, refused: Refused, damage: Callable[[bytes], bytes]) -> None:
+    file = Path("run/checkpoint.safetensors")
+    file.write_bytes(damaged := damage(file.read_bytes()))
+    sentence = refused(f"{LONGER} --resume")
+    assert "checkpoint.safetensors" in sentence
+    assert "delete the file" in sentence
+    assert file.read_bytes() == damaged
+
+
+def test_a_run_goes_on_with_the_data_it_was_begun_on(refused: Refused, cli: Callable[[str], Any], npz: Npz, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = REDUCE.replace("digits", npz("mine"))
+    with monkeypatch.context() as patch:
+        patch.setattr("pseudocore.api.run", _stopped)
+        assert cli(line).code == 130
+    npz("mine", train_x=np.random.default_rng(2).integers(0, 256, (40, 8, 8), dtype=np.uint8))
+    assert "begun on another 'mine'" in refused(f"{line} --resume")
+
+
+def test_a_folder_under_a_file_cannot_be_written(refused: Refused) -> None:
+    Path("file").write_text("x")
+    assert "cannot write file/run: not a directory" in refused(REDUCE.replace("--out run", "--out file/run"))
+    assert "file is a file; a run needs a folder" in refused(REDUCE.replace("--out run", "--out file"))
+    assert Path("file").read_text() == "x"
+
+
+def test_a_full_disk_is_a_sentence_and_keeps_what_was_saved(interrupted: str, refused: Refused, done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Path("run/checkpoint.safetensors").read_bytes()
+    line = f"{LONGER} --resume"
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", full)
+        assert "no space left on device; what was saved before is intact" in refused(line)
+    assert Path("run/checkpoint.safetensors").read_bytes() == checkpoint
+    assert not list(Path("run").glob("*.partial"))
+    done(line)
+    assert _manifest()["status"] == "finished"
+
+
+def test_a_diverging_run_keeps_its_last_good_coreset(cli: Callable[[str], Any], done: Done) -> None:
+    said = cli(f"{REDUCE} --image-lr 1e12")
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("pseudocore: vbpc diverged: ")
+    assert "NaN or infinite" in said.err
+    assert "last good coreset is in run" in said.err
+    assert _manifest()["status"] == "diverged"
+    assert "NaN" in _manifest()["reason"]
+    coreset = load_file("run/coreset.safetensors")
+    assert all(tensor.isfinite().all() for tensor in coreset.values())
+    assert json.loads(done("evaluate run --num-steps 2 --seeds 1 --json").out)["accuracy"]["mean"] >= 0
+
+
+def test_the_recorded_command_makes_the_same_coreset_again(done: Done) -> None:
+    done(f"{REDUCE} --seed 3 --image-lr 0.02")
+    command = shlex.split(_manifest()["command"])
+    assert command[0] == "pseudocore"
+    Path("run").rename("first")
+    done(shlex.join(command[1:]))
+    assert _same_coreset("run", "first")
+    assert Path("run/config.toml").read_bytes() == Path("first/config.toml").read_bytes()
+
+
+def test_a_share_of_the_data_becomes_points_per_class(done: Done) -> None:
+    said = done("reduce uniform digits --fraction 0.02 --out run")
+    assert "30 points" in said.out  # 0.02 · 1437 / 10 = 2.9
+    assert tomllib.loads(Path("run/config.toml").read_text())["options"]["per_class"] == 3
+    assert "10 points" in done("reduce uniform digits --fraction 1e-9 --out least").out
+
+
+def test_resuming_where_nothing_is_starts(done: Done) -> None:
+    assert "10 points" in done("reduce uniform digits --ipc 1 --out run --resume").out

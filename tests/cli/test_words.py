@@ -1,0 +1,127 @@
+"""What is typed wrong is answered in one sentence that says what would work, and nothing is written."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Refused = Callable[[str], str]
+
+REDUCE = "reduce vbpc digits --out run"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("reduc vbpc digits", ['"reduc"', 'Did you mean "reduce"']),
+        ("reduce vbcp digits --out run", ["unknown method 'vbcp'", "did you mean 'vbpc'", "frepo"]),
+        ("reduce digits vbpc --out run", ["unknown method 'digits'", "vbpc"]),
+        ("reduce --out run", ["name the method first", "reduce METHOD DATA --out RUN", "vbpc"]),
+        ("reduce vbpc --out run", ["name the data set", "data list"]),
+        ("reduce vbpc digits", ["--out is missing", "reduce vbpc --help"]),
+        ("reduce vbpc digit --out run", ["unknown data set 'digit'", "did you mean 'digits'"]),
+        ("reduce vbpc cifar10 --out run", ["no cifar10 here", "cifar-10-binary.tar.gz", "home/pseudocore"]),
+        (f"{REDUCE} --imagelr 3", ["--imagelr", "Did you mean --image-lr?"]),
+        (f"{REDUCE} extra", ["'extra'"]),
+        (f"{REDUCE} --ipc", ["--ipc needs a value"]),
+        (f"{REDUCE} --ipc 1 --ipc 2", ["--ipc", "multiple times"]),
+        (f"{REDUCE} --model convnet-wid", ["unknown model 'convnet-wid'", "did you mean 'convnet-wide'", "mlp"]),
+        (f"{REDUCE} --preset vbpc2025/cifar10-ipc9", ["unknown preset", "did you mean 'vbpc2025/cifar10-ipc1", ".toml"]),
+        (f"{REDUCE} --augment flop", ["unknown augmentation 'flop'", "did you mean 'flip'", "rotate"]),
+        ("evaluate", ["RUN is missing"]),
+        ("evaluate run --inference last-layer-v", ["unknown inference 'last-layer-v'", "did you mean 'last-layer-vi'", "sgd"]),
+        ("evaluate run --inference", ["--inference needs a value"]),
+        ("evaluate run", ["there is no folder run"]),
+        ("compare", ["at least one RUN"]),
+        ("compare run", ["there is no folder run"]),
+        ("report", ["at least one RUN"]),
+        ("report run", ["there is no folder run"]),
+        ("export run", ["TARGET is missing"]),
+        ("export run x.npz", ["there is no folder run"]),
+        ("export run x --format jpg", ['"jpg"', '"npz"', '"png"']),
+        ("data info nope", ["unknown data set 'nope'", "digits"]),
+        ("data inf digits", ['"inf"', '"info"']),
+        ("data import nope.npz mine", ["there is no file or folder nope.npz"]),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_right_ones(refused: Refused, own_world: Path, line: str, words: list[str]) -> None:
+    sentence = refused(line)
+    for word in words:
+        assert word in sentence
+    assert not list(own_world.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--ipc 0", ["per_class (--ipc) = 0 must be at least 1"]),
+        ("--ipc -3", ["per_class (--ipc) = -3 must be at least 1"]),
+        ("--ipc 1000", ["1000 points per class", "class 8", "only 139", "at most 139"]),
+        ("--ipc 1.5", ["--ipc", "'1.5' is not a whole number"]),
+        ("--num-steps 1e3", ["--num-steps", "'1e3' is not a whole number"]),
+        ("--width none", ["--width", "'none' is not a whole number"]),
+        ("--batch-size 99999999999999999999", ["--batch-size", "too large"]),
+        ("--fraction 0", ["--fraction", "> 0"]),
+        ("--fraction 2", ["--fraction", "<= 1"]),
+        ("--fraction nan", ["--fraction"]),
+        ("--fraction .1 --ipc 3", ["--ipc and --fraction exclude each other"]),
+        ("--fraction 1", ["144 points per class", "at most 139"]),
+        ("--image-lr abc", ["--image-lr", '"abc"', "float"]),
+        ("--image-lr nan", ["image_lr = nan must be above 0"]),
+        ("--image-lr -1 --batch-size 0", ["image_lr = -1.0 must be above 0", "batch_size = 0 must be at least 1"]),
+        ("--image-lr -1 --width 0", ["vbpc: image_lr = -1.0 must be above 0", "setup: width = 0 must be at least 1"]),
+        ("--initial reel", ['"reel"', '"real", "noise"']),
+        ("--norm None", ['"None"', '"instance", "batch", "none"']),
+        ("--siamese=maybe", ["--siamese", '"maybe"']),
+        ("--model mlp --norm batch", ["model 'mlp' has no norm", "depth, width"]),
+        ("--model convnet3 --depth 9", ["depth 9", "512×512"]),
+        ("--device gpu", ['"gpu"', '"auto", "cpu", "cuda"']),
+        ("--compile maybe", ['"maybe"', '"auto", "off"']),
+        ("--seed x", ["--seed", "'x' is not a whole number"]),
+        ("--checkpoint-every 0", ["--checkpoint-every", ">= 1"]),
+        ("--checkpoint-seconds -1", ["--checkpoint-seconds", ">= 0"]),
+        ("--resume --overwrite", ["--resume and --overwrite exclude each other"]),
+    ],
+)
+def test_a_wrong_value_names_its_flag_and_leaves_no_run_behind(refused: Refused, own_world: Path, flags: str, words: list[str]) -> None:
+    sentence = refused(f"{REDUCE} {flags}")
+    for word in words:
+        assert word in sentence
+    assert not list(own_world.iterdir())
+
+
+def test_a_gpu_that_is_not_there_is_refused(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "no CUDA device" in refused(f"{REDUCE} --device cuda")
+    assert "use cpu or auto" in refused(f"{REDUCE} --device cuda")
+
+
+def test_a_method_without_a_budget_takes_no_share(refused: Refused) -> None:
+    assert "method 'full' has no budget" in refused("reduce full digits --out run --fraction .5")
+
+
+def test_convolutions_need_images(refused: Refused) -> None:
+    sentence = refused("reduce vbpc moons --out run --model convnet3")
+    assert "'convnet3' needs images" in sentence
+    assert "'mlp'" in sentence
+
+
+def test_augmentation_needs_images(refused: Refused) -> None:
+    assert "needs images" in refused("reduce vbpc moons --out run --augment flip")
+
+
+@pytest.mark.parametrize("seeds", ["0", "-1", "two"])
+def test_evaluate_needs_at_least_one_network(done: Callable[[str], object], refused: Refused, seeds: str) -> None:
+    done("reduce uniform digits --out run --ipc 1")
+    assert "--seeds" in refused(f"evaluate run --seeds {seeds}")
+
+
+def test_more_memory_than_there_is_is_a_sentence(refused: Refused) -> None:
+    assert "not enough memory" in refused(f"{REDUCE} --model mlp --num-steps 1 --batch-size 4000000000000000000")
+
+
+def test_brackets_and_colons_in_names_are_printed_as_they_are(refused: Refused, done: Callable[[str], object]) -> None:
+    assert "'[bold]x[/bold]:smile:'" in refused("reduce '[bold]x[/bold]:smile:' digits --out run")
+    said = done("reduce uniform digits --out 'run [red] :smile:' --ipc 1")
+    assert "10 points in run [red] :smile: after" in said.out  # type: ignore[attr-defined]
+    assert "pseudocore evaluate 'run [red] :smile:'" in said.out  # type: ignore[attr-defined]
