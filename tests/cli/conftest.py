@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -78,11 +78,11 @@ def refused(cli: Cli) -> Callable[[str], str]:
 def npz(tmp_path: Path) -> Callable[..., str]:
     """Writes `name.npz` of 40 8×8 images in four classes, with arrays replaced as told, and gives its path."""
 
-    def write(name: str, **changes: np.ndarray) -> str:
+    def write(name: str, **changes: Any) -> str:
         rng = np.random.default_rng(0)
         y = np.arange(40) % 4
         x = (rng.integers(0, 64, (40, 8, 8)) + 48 * y[:, None, None]).astype(np.uint8)
-        arrays = {"train_x": x, "train_y": y, "test_x": x[:20], "test_y": y[:20], **changes}
+        arrays: dict[str, Any] = {"train_x": x, "train_y": y, "test_x": x[:20], "test_y": y[:20], **changes}
         np.savez(tmp_path / f"{name}.npz", **{key: value for key, value in arrays.items() if value is not None})
         return f"{name}.npz"
 

@@ -119,7 +119,9 @@ def test_the_search_path_has_several_folders(done: Done, npz: Npz, own_world: Pa
     assert "far              " + str(own_world / "store" / "far.npz") in done("data list").out
 
 
-@pytest.mark.parametrize(("name", "words"), [("digits", "built-in"), ("'a b'", "cannot name a data set"), ("../x", "cannot name a data set")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("digits", "built-in"), ("'a b'", "cannot name a data set"), ("../x", "cannot name a data set")]
+)
 def test_a_name_that_cannot_be_given_is_refused(refused: Refused, npz: Npz, name: str, words: str) -> None:
     assert words in refused(f"data import {npz('source')} {name}")
 

@@ -47,9 +47,8 @@ def test_flags_win_over_the_preset_and_the_preset_over_defaults(preset: Callable
     config = tomllib.loads(Path("run/config.toml").read_text())
     assert config["method"] == "vbpc"
     assert config["seed"] == 7
-    assert config["setup"] == {
-        "data": "digits", "model": "convnet-wide", "width": 5, "preprocess": "standard", "siamese": True, "prior_scale": 1.0, "precision": "float32",
-    }  # fmt: skip
+    written_out = {"preprocess": "standard", "siamese": True, "prior_scale": 1.0, "precision": "float32"}
+    assert config["setup"] == {"data": "digits", "model": "convnet-wide", "width": 5, **written_out}
     assert config["options"]["per_class"] == 1
     assert config["options"]["num_steps"] == 3
     assert config["options"]["image_lr"] == 0.005
@@ -107,9 +106,7 @@ def test_a_preset_for_another_method_is_refused(preset: Callable[[str], None], r
         ("image_lr = 0.005", "image_lr = -1.0\nridge = 0", ["image_lr = -1.0 must be above 0", "ridge = 0.0 must be above 0"]),
     ],
 )
-def test_a_preset_with_a_mistake_is_refused(
-    preset: Callable[[str], None], refused: Refused, old: str, new: str, words: list[str]
-) -> None:
+def test_a_preset_with_a_mistake_is_refused(preset: Callable[[str], None], refused: Refused, old: str, new: str, words: list[str]) -> None:
     preset(PRESET.replace(old, new))
     sentence = refused("reduce vbpc --preset mine.toml --out run")
     for word in words:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from pseudocore.store import files
 from pseudocore.store.runs import Run
 
 Refused = Callable[[str], str]
@@ -133,13 +132,21 @@ def test_a_damaged_checkpoint_is_refused_and_left_in_place(interrupted: str, ref
     assert file.read_bytes() == damaged
 
 
-def test_a_run_goes_on_with_the_data_it_was_begun_on(refused: Refused, cli: Callable[[str], Any], npz: Npz, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_with_the_data_it_was_begun_on(
+    refused: Refused, cli: Callable[[str], Any], npz: Npz, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = REDUCE.replace("digits", npz("mine"))
     with monkeypatch.context() as patch:
         patch.setattr("pseudocore.api.run", _stopped)
         assert cli(line).code == 130
     npz("mine", train_x=np.random.default_rng(2).integers(0, 256, (40, 8, 8), dtype=np.uint8))
     assert "begun on another 'mine'" in refused(f"{line} --resume")
+
+
+def test_two_writers_cannot_share_a_run(refused: Refused) -> None:
+    with Run.create("run", {"method": "vbpc"}):
+        for flag in ("", "--resume", "--overwrite"):
+            assert "being written by another process" in refused(f"{REDUCE} {flag}")
 
 
 def test_a_folder_under_a_file_cannot_be_written(refused: Refused) -> None:
@@ -149,7 +156,9 @@ def test_a_folder_under_a_file_cannot_be_written(refused: Refused) -> None:
     assert Path("file").read_text() == "x"
 
 
-def test_a_full_disk_is_a_sentence_and_keeps_what_was_saved(interrupted: str, refused: Refused, done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_sentence_and_keeps_what_was_saved(
+    interrupted: str, refused: Refused, done: Done, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = Path("run/checkpoint.safetensors").read_bytes()
     line = f"{LONGER} --resume"
 
@@ -157,7 +166,7 @@ def test_a_full_disk_is_a_sentence_and_keeps_what_was_saved(interrupted: str, re
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "fsync", full)
+        patch.setattr("pseudocore.store.files.os.fsync", full)
         assert "no space left on device; what was saved before is intact" in refused(line)
     assert Path("run/checkpoint.safetensors").read_bytes() == checkpoint
     assert not list(Path("run").glob("*.partial"))

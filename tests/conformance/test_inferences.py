@@ -22,7 +22,7 @@ from pseudocore.store import toml
 
 MakeProblem = Callable[..., Problem]
 
-TINY = {"num_steps": 5, "num_members": 2, "batch_size": 64}
+TINY = {"num_steps": 5, "num_members": 2, "batch_size": 64, "num_draws": 3, "num_burn": 2, "num_leapfrog": 2, "num_inner": 2}
 """For whichever of these an inference has."""
 
 every_inference = pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in inferences])

@@ -89,8 +89,6 @@ def test_weights_multiply_the_likelihood(problem: Problem, points: Points, facto
     assert (ours - unweighted).abs().max() > 1e-3
 
 
-
-
 def test_a_weight_is_a_repetition(make_problem: MakeProblem, points: Points) -> None:
     """A point of weight three is three points: features, posterior and all."""
     problem = make_problem(MLP(width=9, depth=1))

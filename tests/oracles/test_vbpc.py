@@ -6,17 +6,19 @@ The gradient is read where the step leaves it: Adam's first moment after a first
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
+from pseudocore.data import digits, whiten
 from pseudocore.methods.vbpc import VBPC, FRePo, Learned, State
+from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP, Linear
 from pseudocore.parts import pool
 
@@ -259,3 +261,20 @@ def test_augmentation_acts_where_it_is_told_to(augment_on: Any, make_problem: Ma
     moved, learned = shown._replace(x=shown.x + by), shown.state.learned
     expected = vbpc_loss(moved, learned._replace(x=learned.x + by) if augment_on == "both" else learned)
     assert float(info.loss) == pytest.approx(expected, rel=1e-10)
+
+
+def test_with_batch_norm_real_images_are_normalised_by_the_coresets_statistics() -> None:
+    """D3, by torch's own batch norm: the coreset sets the running statistics, the real batch is evaluated under them."""
+    data = digits()
+    model = ConvNet(width=3, depth=1, norm="batch").build(data.shape, 10)
+    problem = Problem(data, model, whiten.make("standard", data, dtype=torch.float64), dtype=torch.float64)
+    shown = scene(VBPC(**settings(per_class=1)), problem)
+    network = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3, momentum=1.0), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten())
+    nn.utils.vector_to_parameters(torch.from_numpy(shown.theta)[: 30 + 6], network.double().parameters())
+    with torch.no_grad():
+        features = network(shown.state.learned.x)
+        cast(Tensor, network[1].running_var).mul_(1 - 1 / (10 * 64))  # torch's is the unbiased estimate
+        real_features = network.eval()(torch.from_numpy(shown.x))
+    _, info = shown.method.step(problem, shown.state, RNG)
+    expected, _ = shown.method.loss(problem, shown.state.learned, features, real_features, torch.from_numpy(shown.y))
+    assert float(info.loss) == pytest.approx(float(expected), rel=1e-10)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pseudocore.evaluation.tables import Row, format_metric, metric_names, metric_title
@@ -45,12 +45,16 @@ def progress(title: str, total: int, start: int = 0) -> Iterator[Advance]:
         yield _lines(title, total)
         return
     columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), TaskProgressColumn(show_speed=True),
-        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[numbers]}", style="dim", markup=False),
-    )  # fmt: skip
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}", style="dim", markup=False),
+    )
+    room = err.width - len(title) - 2 * len(str(total)) - 30  # what the other columns leave; too long a line would squeeze them
     with Progress(*columns, console=err, transient=True, disable=total == 0) as bar:
         task = bar.add_task(title, total=total, completed=start, numbers="")
-        yield lambda done, numbers: bar.update(task, completed=done, numbers=_in_words(numbers))
+        yield lambda done, numbers: bar.update(task, completed=done, numbers=_in_words(numbers, room))
 
 
 def comparison_table(rows: list[Row]) -> Table:
@@ -83,5 +87,12 @@ def _lines(title: str, total: int) -> Advance:
     return advance
 
 
-def _in_words(numbers: dict[str, float]) -> str:
-    return "  ".join(f"{name} {value:.3g}" for name, value in numbers.items())
+def _in_words(numbers: dict[str, float], room: int = _WIDE) -> str:
+    """`loss 0.31  accuracy 0.9`, as many of them as there is room for."""
+    text = ""
+    for name, value in numbers.items():
+        longer = f"{text}  {name} {value:.3g}".lstrip()
+        if len(longer) > room:
+            break
+        text = longer
+    return text

@@ -18,7 +18,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Device, Rng
 from pseudocore.core.tree import clone, flatten
 
-__all__ = ["Compile", "Stepper"]
+__all__ = ["Compile", "Step", "Stepper"]
 
 Compile = Literal["auto", "off"]
 Step = Callable[[Problem, Any, Rng], tuple[Any, Any]]

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pseudocore.core.compile import Compile, Stepper
+from pseudocore.core.compile import Compile, Step, Stepper
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone, flatten, unflatten
 from pseudocore.core.types import Coreset, Method
 
-__all__ = ["Checkpoints", "Outcome", "run"]
+__all__ = ["Checkpoints", "Ending", "Outcome", "drive", "run"]
 
 
 class Checkpoints(Protocol):
@@ -28,25 +28,48 @@ class Checkpoints(Protocol):
     def save(self, step: int, tensors: Mapping[str, Tensor]) -> None: ...
 
 
-class Outcome(NamedTuple):
-    coreset: Coreset
+class Ending(NamedTuple):
+    """Where the loop stopped, and why."""
+
+    state: Any
+    """The last state known to be finite."""
     status: str
     """finished, interrupted or diverged."""
     reason: str
     """Why it stopped, for a person; empty when finished."""
     num_steps: int
-    """Steps behind the coreset."""
+    """Steps behind the state."""
     seconds: float
     """Wall time of this call."""
     note: str = ""
     """How the steps were run, where that differs from what was asked."""
 
 
-def run(
-    method: Method,
+class Outcome(NamedTuple):
+    """The ending of a reduction: an `Ending` with the coreset in place of the state."""
+
+    coreset: Coreset
+    status: str
+    reason: str
+    num_steps: int
+    seconds: float
+    note: str = ""
+
+
+def run(method: Method, problem: Problem, *, seed: int, **options: Any) -> Outcome:
+    """Drive `method` to its last step, picking up at the checkpoint when there is one; `options` are those of `drive`."""
+    rng = Rng(seed)
+    ending = drive(method.step, method.init(problem, rng("init")), problem, rng, num_steps=method.num_steps, **options)
+    return Outcome(method.coreset(problem, ending.state), *ending[1:])
+
+
+def drive(
+    step: Step,
+    state: Any,
     problem: Problem,
+    rng: Rng,
     *,
-    seed: int,
+    num_steps: int,
     checkpoints: Checkpoints | None = None,
     checkpoint_every: int = 1000,
     checkpoint_seconds: float = 30.0,
@@ -54,23 +77,25 @@ def run(
     check_every: int | None = None,
     compile: Compile = "auto",
     on_log: Callable[[int, dict[str, float]], None] = lambda step, values: None,
-) -> Outcome:
-    """Drive `method` to its last step, picking up at the checkpoint when there is one.
+    on_start: Callable[[int], None] = lambda step: None,
+    on_step: Callable[[int, Any, Any], None] = lambda step, state, info: None,
+) -> Ending:
+    """Take `num_steps` steps from `state`, or from the checkpoint when there is one.
 
-    `check_every` is how often the state is searched for NaN and inf; each search waits for the device, so it is every step
-    on a CPU and every 50 on a GPU unless told.
+    Step number i draws from `rng("step", i)`. `on_start` hears how many steps were already taken; `on_step` sees every state and
+    info, always before a checkpoint that counts the step, in buffers that a captured step reuses: clone what is kept. `check_every`
+    is how often the state is searched for NaN and inf; each search waits for the device, so it is every step on a CPU and every 50
+    on a GPU unless told.
     """
-    rng = Rng(seed)
     check_every = check_every or (1 if problem.device.type == "cpu" else 50)
-    began = time.monotonic()
-    state, start = method.init(problem, rng("init")), 0
+    began, start = time.monotonic(), 0
     if checkpoints is not None and (saved := checkpoints.load()) is not None:
         start = saved[0]
         state = unflatten(state, saved[1])
-    step_once = Stepper(method.step, problem, compile)
+    on_start(start)
+    step_once = Stepper(step, problem, compile)
     good, num_good = state, start  # the last state known to be finite
-    last_save = time.monotonic()
-    last_saved_step = start
+    last_save, last_saved_step = time.monotonic(), start
 
     def keep() -> None:
         nonlocal last_save, last_saved_step
@@ -78,30 +103,36 @@ def run(
             checkpoints.save(num_good, flatten(good))
             last_save, last_saved_step = time.monotonic(), num_good
 
-    def outcome(status: str, reason: str) -> Outcome:
-        return Outcome(method.coreset(problem, good), status, reason, num_good, time.monotonic() - began, step_once.note)
+    def ending(status: str, reason: str) -> Ending:
+        return Ending(good, status, reason, num_good, time.monotonic() - began, step_once.note)
 
     try:
-        for step in range(start, method.num_steps):
-            state, info = step_once(state, rng("step", step))
-            done = step + 1
-            final = done == method.num_steps
+        for number in range(start, num_steps):
+            state, info = step_once(state, rng("step", number))
+            done = number + 1
+            final = done == num_steps
             due = done % checkpoint_every == 0 or time.monotonic() - last_save > checkpoint_seconds
-            logging = done % log_every == 0 or final
-            if done % check_every == 0 or final or due:
-                if (culprit := _not_finite(state)) is not None:
-                    keep()
-                    return outcome("diverged", f"{culprit} became NaN or infinite by step {done}; kept step {num_good}")
+            checking = done % check_every == 0 or final or due
+            if checking and (culprit := _not_finite(state)) is not None:
+                keep()
+                return ending("diverged", f"{culprit} became NaN or infinite by step {done}; kept step {num_good}")
+            on_step(done, state, info)
+            if checking:
                 good, num_good = clone(state), done  # a captured step reuses its buffers
-            if logging:
-                on_log(done, {name: float(value) for name, value in info._asdict().items()})
+            if done % log_every == 0 or final:
+                on_log(done, {name: _number(value) for name, value in info._asdict().items()})
             if due:
                 keep()
     except KeyboardInterrupt:
         keep()
-        return outcome("interrupted", f"interrupted after step {num_good} of {method.num_steps}")
+        return ending("interrupted", f"interrupted after step {num_good} of {num_steps}")
     keep()
-    return outcome("finished", "")
+    return ending("finished", "")
+
+
+def _number(value: Any) -> float:
+    """A number as it is, the mean of several (one a chain)."""
+    return float(value.double().mean()) if isinstance(value, Tensor) else float(value)
 
 
 def _not_finite(state: Any) -> str | None:

@@ -1,31 +1,96 @@
-"""Predictions of one or several networks, averaged as probabilities, one draw at a time."""
+r"""Bayesian model averages over draws, one draw and one test batch at a time.
+
+$$ \log \bar p(y \mid x) = \log \frac1D \sum_{d=1}^{D} p(y \mid x, \theta_d), \qquad
+   H[\bar p] = \frac1D \sum_d H[p_d] + I(y; \theta) $$
+
+The entropy of the average is the draws' mean entropy and the mutual information of label and theta. Only running sums (n,
+classes) are held, never draws × test × classes. Entropies are in nats."""
 
 import math
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.problem import Problem
-from pseudocore.core.types import Predict
 
-__all__ = ["averaged"]
+__all__ = ["Predictive", "Thetas", "Uncertainty", "averaged"]
 
 
-def averaged(problem: Problem, thetas: Tensor, x: Tensor) -> Predict:
-    """BMA over draws (draws, parameters): log of the mean over draws of p(y | x, theta).
+class Thetas(Protocol):
+    """Draws by number: a tensor (draws, parameters), or anything whose entries are thetas (parameters,) or (chains, parameters)."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Tensor: ...
+
+
+class Uncertainty(NamedTuple):
+    """Per example, in nats."""
+
+    entropy: Tensor
+    """Of the averaged prediction: all uncertainty."""
+    mutual_information: Tensor
+    """Between label and theta: the part on which draws disagree."""
+
+
+class Predictive:
+    """The predictions of a set of draws, averaged as probabilities: a `Predict` that also tells what it does not know."""
+
+    def __init__(self, problem: Problem, draws: Thetas, x: Tensor) -> None:
+        self.problem = problem
+        self.draws = draws
+        self._x = x
+        self._statistics: dict[int, list[dict[str, Tensor] | None]] = {}
+
+    def __call__(self, raw: Tensor) -> Tensor:
+        """Raw inputs (n, ...) to averaged log-probabilities (n, classes)."""
+        return self._mean(raw)[0]
+
+    log_probs = __call__
+
+    def uncertainty(self, raw: Tensor) -> Uncertainty:
+        """Entropy of the average, and how much of it the draws' disagreement makes up; (n,) each."""
+        mean, expected = self._mean(raw)
+        entropy = _entropy(mean)
+        return Uncertainty(entropy, (entropy - expected).clamp_min(0))  # at rounding only: the mean of concave H is below H of the mean
+
+    @torch.no_grad()
+    def each(self, raw: Tensor) -> Iterator[Tensor]:
+        """Log-probabilities (n, classes) of every network in turn, chain by chain within a draw."""
+        inputs = self.problem.inputs(raw)
+        for number in range(len(self.draws)):
+            theta = self.draws[number].to(inputs.device)
+            thetas = theta.unsqueeze(0) if theta.ndim == 1 else theta
+            for theta, statistics in zip(thetas, self._statistics_of(number, thetas), strict=True):
+                yield self.problem.model.logits(theta, inputs, statistics).log_softmax(1)
+
+    def _mean(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Log of the mean probability (n, classes), and the mean entropy (n,)."""
+        shape = (len(raw), self.problem.num_classes)
+        total = torch.full(shape, -math.inf, device=self.problem.device, dtype=self.problem.dtype)
+        expected, num = total.new_zeros(len(raw)), 0
+        for log_probs in self.each(raw):
+            total = torch.logaddexp(total, log_probs)
+            expected = expected + _entropy(log_probs)
+            num += 1
+        return total - math.log(num), expected / num
+
+    def _statistics_of(self, number: int, thetas: Tensor) -> list[dict[str, Tensor] | None]:
+        """Batch-norm statistics of the points the draws were fitted on, kept once known; None for other norms."""
+        if number not in self._statistics:
+            self._statistics[number] = [self.problem.model.statistics(theta, self._x) or None for theta in thetas]
+        return self._statistics[number]
+
+
+def averaged(problem: Problem, thetas: Thetas, x: Tensor) -> Predictive:
+    """BMA over draws: log of the mean over draws of p(y | x, theta).
 
     `x` are the network inputs the draws were fitted on; batch-norm networks take their statistics from them.
     """
-    draws = list(thetas)
-    with torch.no_grad():
-        statistics = [problem.model.statistics(theta, x) or None for theta in draws]
+    return Predictive(problem, thetas, x)
 
-    @torch.no_grad()
-    def predict(raw: Tensor) -> Tensor:
-        inputs = problem.inputs(raw)
-        total = torch.full((len(inputs), problem.num_classes), -math.inf, device=inputs.device, dtype=inputs.dtype)
-        for theta, of_theta in zip(draws, statistics, strict=True):
-            total = torch.logaddexp(total, problem.model.logits(theta, inputs, of_theta).log_softmax(1))
-        return total - math.log(len(draws))
 
-    return predict
+def _entropy(log_probs: Tensor) -> Tensor:
+    entropy: Tensor = torch.special.entr(log_probs.exp()).sum(-1)
+    return entropy

@@ -63,6 +63,7 @@ class FlatModel:
         self._shapes = [(name, p.shape, p.numel()) for name, p in body.named_parameters()]
         self._num_body = sum(size for *_, size in self._shapes)
         self._centre_and_bound = {("cpu", torch.float32): _initial_spread(body, num_features, num_classes, initial)}
+        self._initial = initial
         self._description = dict(description or {})
         self.num_features = num_features
         self.num_classes = num_classes
@@ -77,6 +78,15 @@ class FlatModel:
             self._centre_and_bound[key] = (centre.to(device, dtype), bound.to(device, dtype))
         centre, bound = self._centre_and_bound[key]
         return centre + bound * (2 * rng.uniform(*shape, device=device, dtype=dtype) - 1)
+
+    def layer_scale(self, *, device: Any = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+        """Centre and scale (parameters,) of a prior that keeps every layer's outputs near unit size.
+
+        0 and 1/sqrt(fan-in) for weights and biases of linear and convolutional layers; gains of norms at 1, shifts at 0, both of scale 1.
+        """
+        centre, bound = self._centre_and_bound["cpu", torch.float32]
+        scale = torch.where(bound > 0, bound / SPREAD[self._initial], torch.ones(()))
+        return centre.to(device, dtype), scale.to(device, dtype)
 
     def features(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor:
         """Last-layer features (n, h); (draws, n, h) for thetas (draws, parameters)."""

@@ -1,0 +1,120 @@
+"""Several chains from start to draws: what every sampler's `fit` has in common.
+
+The chains run side by side as thetas (chains, parameters), through the one loop of `core/loop.py`: with a `Checkpoints` and a place for
+draws that outlives the process, a chain that is killed and run again makes the same draws, bit for bit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from torch import Tensor
+
+from pseudocore.core.config import Count, Positive, Range, Whole
+from pseudocore.core.errors import RunError
+from pseudocore.core.loop import Checkpoints, drive
+from pseudocore.core.problem import Problem
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset, LogDensity
+from pseudocore.inference.density import LogPrior, Prior, log_prior
+from pseudocore.inference.draws import Draws, MemoryDraws
+from pseudocore.inference.predict import Predictive
+
+__all__ = ["ChainSampler", "ChainSettings", "prior_of", "sample", "start"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainSettings:
+    """What every chain of draws has."""
+
+    num_draws: Count = 100
+    """Draws kept of each chain."""
+    num_burn: Whole = 100
+    """Draws thrown away first."""
+    num_chains: Count = 2
+    """Chains, each from its own start."""
+    temperature: Positive = 1.0
+    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior."""
+    prior: Prior = "fan-in"
+    """Gaussian on all parameters alike, Gaussian by each layer's fan-in, or the authors' unsquared norm."""
+    prior_scale: Annotated[float | None, Range(above=0)] = None
+    """Scale of the prior; unless told, the problem's own."""
+    init_scale: Annotated[float | None, Range(above=0)] = None
+    """Chains start at this times standard normal numbers; unless told, at the network's own initialisation."""
+
+
+class ChainSampler(Protocol):
+    """A Sampler of thetas (chains, parameters) whose state holds `theta` and whose info holds numbers (chains,)."""
+
+    @property
+    def num_draws(self) -> int: ...
+    @property
+    def num_burn(self) -> int: ...
+    @property
+    def num_chains(self) -> int: ...
+    @property
+    def init_scale(self) -> float | None: ...
+    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> Any: ...
+    def step(self, log_density: LogDensity, state: Any, rng: Rng) -> tuple[Any, Any]: ...
+    def advice(self, draws: Draws) -> str | None:
+        """What is wrong with all draws at once and what would work, in a sentence; None when they can be used."""
+
+    def on_divergence(self) -> str:
+        """What would work when the chain has run away to infinity."""
+
+
+def start(settings: ChainSettings | ChainSampler, problem: Problem, rng: Rng) -> Tensor:
+    """Where the chains begin, (chains, parameters)."""
+    if settings.init_scale is None:
+        return problem.model.init(rng, num=settings.num_chains, device=problem.device, dtype=problem.dtype)
+    shape = (settings.num_chains, problem.model.num_parameters)
+    return settings.init_scale * rng.normal(*shape, device=problem.device, dtype=problem.dtype)
+
+
+def prior_of(settings: ChainSettings, problem: Problem, coreset: Coreset) -> LogPrior:
+    return log_prior(problem, settings.prior, settings.prior_scale, len(coreset))
+
+
+def sample(
+    sampler: ChainSampler,
+    log_density: LogDensity,
+    problem: Problem,
+    coreset: Coreset,
+    rng: Rng,
+    *,
+    draws: Draws | None = None,
+    checkpoints: Checkpoints | None = None,
+    on_log: Callable[[int, dict[str, float]], None] = lambda step, values: None,
+    **options: Any,
+) -> Predictive:
+    """Run the chains and predict with their draws; `options` are those of `core.loop.drive`.
+
+    Raises RunError, with advice, when a chain runs away or not one proposal is accepted.
+    """
+    kept: Draws = MemoryDraws() if draws is None else draws
+    theta = start(sampler, problem, rng("theta"))
+    kept.reserve(sampler.num_draws, theta.numel() * theta.element_size())
+
+    def keep(done: int, state: Any, info: Any) -> None:
+        if done > sampler.num_burn:
+            kept.append(state.theta, {name: value for name, value in info._asdict().items() if value.ndim})
+
+    ending = drive(
+        lambda _, state, rng: sampler.step(log_density, state, rng),
+        sampler.init(log_density, theta, rng("init")),
+        problem,
+        rng,
+        num_steps=sampler.num_burn + sampler.num_draws,
+        checkpoints=checkpoints,
+        on_start=lambda done: kept.truncate(max(0, done - sampler.num_burn)),
+        on_step=keep,
+        on_log=on_log,
+        **options,
+    )
+    if ending.status == "interrupted":
+        raise KeyboardInterrupt(ending.reason)
+    if ending.status == "diverged":
+        raise RunError(f"the chain diverged: {ending.reason}; {sampler.on_divergence()}")
+    if (complaint := sampler.advice(kept)) is not None:
+        raise RunError(complaint)
+    return Predictive(problem, kept, problem.inputs(coreset.x))

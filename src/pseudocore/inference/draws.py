@@ -1,0 +1,68 @@
+"""Where draws go as a chain makes them: a protocol, and the memory that follows it.
+
+A draw is theta (chains, parameters) and a few numbers a chain (log-density, acceptance). `store.draws.DrawsFolder` is the same on disk, for
+networks whose draws outgrow memory.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.errors import ConfigError, RunError
+
+__all__ = ["Draws", "MemoryDraws"]
+
+
+class Draws(Protocol):
+    """An ordered, growing collection of draws. Iterating yields thetas (chains, parameters) one at a time."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Tensor: ...
+    def reserve(self, num_draws: int, num_bytes: int) -> None:
+        """Told before the first draw how many will come and how large each is; refuses what cannot be held."""
+
+    def append(self, theta: Tensor, traces: Mapping[str, Tensor]) -> None:
+        """Keep a copy of a draw and of the numbers (chains,) that go with it."""
+
+    def truncate(self, num_draws: int) -> None:
+        """Drop what a resumed chain will make again; it is an error if there are fewer."""
+
+    def trace(self, name: str) -> Tensor:
+        """One number of all draws so far, (draws, chains)."""
+
+
+class MemoryDraws:
+    """Draws in memory, on the device they were made on, up to a limit."""
+
+    def __init__(self, limit_mib: float = 4096) -> None:
+        self._limit = limit_mib
+        self._thetas: list[Tensor] = []
+        self._traces: list[dict[str, Tensor]] = []
+
+    def __len__(self) -> int:
+        return len(self._thetas)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self._thetas[index]
+
+    def reserve(self, num_draws: int, num_bytes: int) -> None:
+        needed = num_draws * num_bytes / 2**20
+        if needed > self._limit:
+            raise ConfigError(
+                f"{num_draws} draws of {num_bytes / 2**20:.1f} MiB take {needed:.0f} MiB, and {self._limit:.0f} MiB are kept in memory; "
+                "keep fewer (num_draws, num_chains) or send them to a folder"
+            )
+
+    def append(self, theta: Tensor, traces: Mapping[str, Tensor]) -> None:
+        self._thetas.append(theta.clone())
+        self._traces.append({name: value.clone() for name, value in traces.items()})
+
+    def truncate(self, num_draws: int) -> None:
+        if num_draws > len(self):
+            raise RunError(f"the chain had made {num_draws} draws at its checkpoint, but only {len(self)} are here; start it again")
+        del self._thetas[num_draws:], self._traces[num_draws:]
+
+    def trace(self, name: str) -> Tensor:
+        return torch.stack([traces[name] for traces in self._traces]).cpu()

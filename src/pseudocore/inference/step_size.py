@@ -1,0 +1,41 @@
+r"""Step sizes that find themselves: dual averaging (Nesterov 2009) on the acceptance rate, as in Hoffman & Gelman (2014), §3.2.
+
+$$ \bar H_m = \left(1 - \tfrac1{m + t_0}\right)\bar H_{m-1} + \tfrac1{m + t_0}(\delta - \alpha_m), \quad
+   \log \varepsilon_m = \mu - \tfrac{\sqrt m}{\gamma} \bar H_m, \quad
+   \log \bar\varepsilon_m = m^{-\kappa} \log \varepsilon_m + (1 - m^{-\kappa}) \log \bar\varepsilon_{m-1} \tag{5, 6} $$
+
+with $\mu = \log 10\varepsilon_1$, target acceptance $\delta$ and observed acceptance $\alpha_m$. Every chain adapts its own.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Adaptation", "adapt", "begin"]
+
+GAMMA, T0, KAPPA = 0.05, 10.0, 0.75
+
+
+class Adaptation(NamedTuple):
+    centre: Tensor  # μ (chains,)
+    error: Tensor  # H̄ (chains,)
+    log_step: Tensor  # log ε, what the next trajectory uses (chains,)
+    log_average: Tensor  # log ε̄, what the chain settles on (chains,)
+
+
+def begin(step_size: float, like: Tensor) -> Adaptation:
+    """Nothing known but a first guess; `like` has one entry a chain."""
+    guess = torch.full_like(like, math.log(step_size))
+    return Adaptation(guess + math.log(10), torch.zeros_like(like), guess, torch.zeros_like(like))
+
+
+def adapt(adaptation: Adaptation, accept: Tensor, step: Tensor, target: float) -> Adaptation:
+    """The step sizes after the acceptance probabilities (chains,) of update number `step` = 1, 2, ..."""
+    centre, error, _, log_average = adaptation
+    share = 1 / (step + T0)
+    error = (1 - share) * error + share * (target - accept)  # Eq. (5)
+    log_step = centre - step.sqrt() / GAMMA * error
+    weight = step**-KAPPA
+    return Adaptation(centre, error, log_step, weight * log_step + (1 - weight) * log_average)  # Eq. (6)
