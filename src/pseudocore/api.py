@@ -12,14 +12,14 @@ from torch import Tensor
 
 from pseudocore import setup as setups
 from pseudocore.core import config
-from pseudocore.core.errors import ArtifactError, ConfigError, DataError, RunError
+from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.loop import Outcome, run
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Inference, Method, Predict, Selector
 from pseudocore.evaluation.metrics import Metrics, measure, summarise
-from pseudocore.setup import Reduction, Setup, resolved
+from pseudocore.setup import Reduction, Setup, build_problem, resolved, words_of
 from pseudocore.store.artifact import load_coreset
 from pseudocore.store.manifest import versions
 from pseudocore.store.runs import Run
@@ -61,69 +61,30 @@ def run_reduction(
     """Carry out a reduction, in a run folder when one is given: metrics, checkpoints, coreset and manifest go there."""
     config.check(reduction.method)
     reduction = resolved(reduction, problem)
-    log = on_log
     if folder is not None:
-        _refuse_other_data(folder, problem)
-        saved = folder.checkpoints.load()
-        folder.truncate_metrics(saved[0] if saved else 0)
-        folder.update_manifest(
-            data_fingerprint=problem.data.fingerprint, class_names=list(problem.data.class_names), device=str(problem.device)
-        )
-
-        def log(step: int, values: dict[str, float]) -> None:
-            folder.log(step, values)
-            on_log(step, values)
-
+        _begin(folder, problem)
     began = time.monotonic()
     if hasattr(reduction.method, "select"):
         coreset = cast(Selector, reduction.method).select(problem, Rng(reduction.seed))
         outcome = Outcome(coreset, "finished", "", 0, time.monotonic() - began)
     else:
+
+        def log(step: int, values: dict[str, float]) -> None:
+            if folder is not None:
+                folder.log(step, values)
+            on_log(step, values)
+
         checkpoints = folder.checkpoints if folder is not None else None
         outcome = run(cast(Method, reduction.method), problem, seed=reduction.seed, checkpoints=checkpoints, on_log=log, **loop_options)
     outcome = outcome._replace(coreset=_with_origin(outcome.coreset, reduction, problem, outcome))
     if folder is not None:
-        seconds = outcome.seconds + (folder.manifest.get("seconds") or 0.0)  # of earlier, interrupted calls too
-        if outcome.status != "interrupted":
-            folder.save_coreset(outcome.coreset)
-        cost = {
-            "seconds": round(seconds, 3),
-            "num_steps": outcome.num_steps,
-            "points": len(outcome.coreset),
-            "peak_memory_mib": _peak_memory(problem),
-            "note": outcome.note,
-        }
-        folder.finish(outcome.status, outcome.reason, **cost)
+        _end(folder, problem, outcome)
     return outcome
 
 
 def load(path: str | Path) -> Coreset:
     """A coreset from its file or run folder. Safe on files from strangers: nothing in them is executed."""
     return load_coreset(path)
-
-
-def build_problem(coreset: Coreset, data: str | Path | Dataset | None = None, *, device: str = "auto", **changes: Any) -> Problem:
-    """The problem a coreset was made for, from its provenance, with some words of its setup changed.
-
-    Augmentation is not taken over: it belonged to making the coreset.
-    """
-    words: dict[str, Any] = {**_table(coreset, "setup"), "augment": None, **changes}
-    if data is not None and not isinstance(data, Dataset):
-        words["data"] = str(data)
-    if "data" not in words and data is None:
-        raise ConfigError("the coreset does not say what data it stands for; name the data set")
-    words = {name: value for name, value in words.items() if value is not None}
-    if "model" in changes:  # the old network's width and norm say nothing about another network
-        words = {name: value for name, value in words.items() if name in changes or name not in ("width", "depth", "norm", "init")}
-    problem = setups.build(config.build(Setup, words, what="setup"), data if isinstance(data, Dataset) else None, device=device)
-    problem.check_fits(coreset)
-    made_of = coreset.provenance.get("data_fingerprint")
-    if data is None and made_of not in (None, problem.data.fingerprint):
-        raise DataError(
-            f"the coreset was made of another {problem.data.name!r} than the one found here (their fingerprints differ); "
-            f"name the data set (--data {problem.data.name}) to go on all the same"
-        )
-    return problem
 
 
 def infer(
@@ -161,8 +122,8 @@ def evaluate(
         coreset = load(coreset)
     if seeds < 1:
         raise ConfigError(f"seeds = {seeds} must be at least 1")
-    meant = _table(coreset, "evaluate")
-    name = meant.pop("inference", "last-layer-vi")
+    meant = words_of(coreset, "evaluate")
+    name = str(meant.pop("inference", "last-layer-vi"))
     if inference is None or inference == name:
         inference, options = name, {**meant, **options}
     way = _inference(inference, options)
@@ -185,29 +146,41 @@ def evaluate(
     }
 
 
-def _table(coreset: Coreset, name: str) -> dict[str, Any]:
-    """A table of a coreset's provenance, which a stranger may have written."""
-    table = coreset.provenance.get(name, {})
-    if not isinstance(table, Mapping):
-        raise ArtifactError(f"the coreset's provenance has {name} = {table!r} where a table should be; it cannot say how to be used")
-    return dict(table)
-
-
 def _inference(inference: str | Inference, options: Mapping[str, Any]) -> Inference:
     if not isinstance(inference, str):
+        if options:
+            raise ConfigError(f"{', '.join(options)} given beside an inference that is already made; make it with them instead")
         config.check(inference)
         return inference
     built: Inference = config.build(inferences[inference].make, options, what=inference)
     return built
 
 
-def _refuse_other_data(folder: Run, problem: Problem) -> None:
-    """A run that is taken up again must go on with the data it was begun on."""
-    if folder.manifest.get("data_fingerprint") not in (None, problem.data.fingerprint):
+def _begin(folder: Run, problem: Problem) -> None:
+    data = problem.data
+    if folder.manifest.get("data_fingerprint") not in (None, data.fingerprint):  # it is taken up again
         raise RunError(
-            f"{folder.path} was begun on another {problem.data.name!r} than the one found here (their fingerprints differ); "
+            f"{folder.path} was begun on another {data.name!r} than the one found here (their fingerprints differ); "
             "bring that data back, or pass --overwrite to start again"
         )
+    saved = folder.checkpoints.load()
+    folder.truncate_metrics(saved[0] if saved else 0)
+    folder.update_manifest(data_fingerprint=data.fingerprint, class_names=list(data.class_names), device=str(problem.device))
+
+
+def _end(folder: Run, problem: Problem, outcome: Outcome) -> None:
+    seconds = outcome.seconds + (folder.manifest.get("seconds") or 0.0)  # of earlier, interrupted calls too
+    if outcome.status != "interrupted":
+        folder.save_coreset(outcome.coreset)
+    folder.finish(
+        outcome.status,
+        outcome.reason,
+        seconds=round(seconds, 3),
+        num_steps=outcome.num_steps,
+        points=len(outcome.coreset),
+        peak_memory_mib=_peak_memory(problem),
+        note=outcome.note,
+    )
 
 
 def _with_origin(coreset: Coreset, reduction: Reduction, problem: Problem, outcome: Outcome) -> Coreset:

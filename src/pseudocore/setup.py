@@ -1,4 +1,4 @@
-"""From words to what they stand for: a `Setup` to a Problem, the tables of a preset or a config.toml to a `Reduction`."""
+"""From words to what they stand for: a `Setup`, or what a coreset says of itself, to a Problem; a preset's tables to a `Reduction`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ import pseudocore.inference
 import pseudocore.methods  # noqa: F401  (these imports fill the registries)
 from pseudocore.core import config
 from pseudocore.core.config import Positive, Range
-from pseudocore.core.errors import ConfigError
+from pseudocore.core.errors import ArtifactError, ConfigError, DataError
 from pseudocore.core.problem import GaussianPrior, Precision, Problem
 from pseudocore.core.registry import did_you_mean, inferences, methods, models
-from pseudocore.core.types import Dataset
+from pseudocore.core.types import Coreset, Dataset
 from pseudocore.data import DSA, load, whiten
 from pseudocore.models import FlatModel
 
-__all__ = ["Reduction", "Setup", "build", "check_tables", "resolve", "resolved"]
+__all__ = ["Reduction", "Setup", "build", "build_problem", "check_tables", "resolve", "resolved", "words_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +123,39 @@ def build(setup: Setup, data: Dataset | None = None, *, device: str = "auto", ro
     return Problem(data, model, preprocess, augment, GaussianPrior(setup.prior_scale), where, precision=setup.precision)
 
 
+def build_problem(coreset: Coreset, data: str | Path | Dataset | None = None, *, device: str = "auto", **changes: Any) -> Problem:
+    """The problem a coreset was made for, from its provenance, with some words of its setup changed.
+
+    Augmentation is not taken over: it belonged to making the coreset.
+    """
+    words: dict[str, Any] = {**words_of(coreset, "setup"), "augment": None, **changes}
+    if data is not None and not isinstance(data, Dataset):
+        words["data"] = str(data)
+    if "data" not in words and data is None:
+        raise ConfigError("the coreset does not say what data it stands for; name the data set")
+    words = {name: value for name, value in words.items() if value is not None}
+    if "model" in changes:  # the old network's width and norm say nothing about another network
+        words = {name: value for name, value in words.items() if name in changes or name not in ("width", "depth", "norm", "init")}
+    setup = config.build(Setup, words, what="setup")
+    problem = build(setup, _own_data(setup) if data is None else data if isinstance(data, Dataset) else None, device=device)
+    problem.check_fits(coreset)
+    made_of = coreset.provenance.get("data_fingerprint")
+    if data is None and made_of not in (None, problem.data.fingerprint):
+        raise DataError(
+            f"the coreset was made of another {problem.data.name!r} than the one found here (their fingerprints differ); "
+            f"name the data set (--data {setup.data}) to go on all the same"
+        )
+    return problem
+
+
+def words_of(coreset: Coreset, name: str) -> dict[str, Any]:
+    """A table of a coreset's provenance, which a stranger may have written."""
+    table = coreset.provenance.get(name, {})
+    if not isinstance(table, Mapping):
+        raise ArtifactError(f"the coreset's provenance has {name} = {table!r} where a table should be; it cannot say how to be used")
+    return dict(table)
+
+
 _KINDS = {"method": "a text", "data": "a text", "seed": "a whole number", "setup": "a table", "options": "a table", "evaluate": "a table"}
 
 
@@ -142,6 +175,14 @@ def _build_all(parts: Sequence[tuple[type, Mapping[str, Any], str]]) -> list[Any
     if problems:
         raise ConfigError("; ".join(problems))
     return built
+
+
+def _own_data(setup: Setup) -> Dataset:
+    """What the coreset was made of."""
+    try:
+        return load(setup.data)
+    except DataError as error:
+        raise DataError(f"{error}; if what the coreset was made of has moved, say where it is (--data)") from error
 
 
 def _device(name: str) -> torch.device:

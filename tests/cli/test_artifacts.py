@@ -60,7 +60,7 @@ def _forge(**changes: Any) -> None:
         ({"setup": {"data": "digits", "model": 3}}, ["model = 3 is not a text"]),
         ({"setup": {"data": "digits", "colour": "red"}}, ["unknown option 'colour'"]),
         ({"setup": {}}, ["does not say what data it stands for"]),
-        ({"setup": {"data": "gone.npz"}}, ["there is no file or folder gone.npz"]),
+        ({"setup": {"data": "gone.npz"}}, ["there is no file or folder gone.npz", "has moved", "--data"]),
         ({"evaluate": "sgd"}, ["evaluate = 'sgd'"]),
         ({"evaluate": {"inference": "last-layer-vi", "num_step": 3}}, ["unknown option 'num_step'", "num_steps"]),
         ({"data_fingerprint": "0" * 64}, ["another 'digits'", "--data digits"]),

@@ -137,9 +137,10 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 
 def _with_output(stream: TextIO, words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    with monkeypatch.context() as patch, pytest.raises(SystemExit) as stop:
+    with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
-        main(words)
+        with pytest.raises(SystemExit) as stop:
+            main(words)
     return int(stop.value.code or 0)
 
 

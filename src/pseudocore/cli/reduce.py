@@ -159,13 +159,10 @@ def _resuming(words: Sequence[str]) -> str:
 
 
 def _tell(folder: Run, as_json: bool) -> int:
-    points = len(folder.coreset())
+    facts = {"run": str(folder.path), **{name: folder.manifest.get(name) for name in ("status", "points", "num_steps", "seconds")}}
     if as_json:
-        cost = {name: folder.manifest.get(name) for name in ("num_steps", "seconds")}
-        print_json({"run": str(folder.path), "status": folder.manifest["status"], "points": points, **cost})
+        print_json(facts)
     else:
-        seconds = folder.manifest.get("seconds", 0.0)
-        out.print(
-            f"{points} points in {folder.path} after {seconds:.1f} s; next: {shlex.join(['pseudocore', 'evaluate', str(folder.path)])}"
-        )
+        following = shlex.join(["pseudocore", "evaluate", str(folder.path)])
+        out.print(f"{facts['points']} points in {folder.path} after {facts['seconds']:.1f} s; next: {following}")
     return 0

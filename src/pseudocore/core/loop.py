@@ -117,10 +117,10 @@ def drive(
                 keep()
                 return ending("diverged", f"{culprit} became NaN or infinite by step {done}; kept step {num_good}")
             on_step(done, state, info)
-            if checking:
-                good, num_good = clone(state), done  # a captured step reuses its buffers
             if done % log_every == 0 or final:
                 on_log(done, {name: _number(value) for name, value in info._asdict().items()})
+            if checking:  # after its line: a step interrupted in between is taken, and logged, again
+                good, num_good = clone(state), done  # a captured step reuses its buffers
             if due:
                 keep()
     except KeyboardInterrupt:

@@ -79,9 +79,11 @@ class Problem:
 
     def inputs(self, x: Tensor) -> Tensor:
         """Raw inputs (uint8, or floats in pixel units) to what the network sees, on the problem's device and type."""
-        x = x.to(self.device)
-        pixels = x.to(self.dtype) / 255 if x.dtype == torch.uint8 else x.to(self.dtype)
-        return self.preprocess.apply(pixels)
+        return self.preprocess.apply(self.as_pixels(x.to(self.device)))
+
+    def as_pixels(self, x: Tensor) -> Tensor:
+        """Raw inputs as floats in pixel units, in the problem's type; a copy, so that a coreset never is the data itself."""
+        return x.to(self.dtype) / 255 if x.dtype == torch.uint8 else x.to(self.dtype, copy=True)
 
     def pixels(self, x: Tensor) -> Tensor:
         """The inverse of `inputs`, in pixel units: what goes into a Coreset."""

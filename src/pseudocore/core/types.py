@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -160,8 +161,15 @@ class Coreset:
         """
         if not self.is_soft or ((self.y >= 0).all() and torch.allclose(self.y.sum(1), self.y.new_ones(len(self)), atol=1e-4)):
             return self.y
-        scale: float = self.provenance.get("posterior", {}).get("logit_scale", 1.0)
-        return (self.y * scale).softmax(1)
+        return (self.y * self.learned.get("logit_scale", 1.0)).softmax(1)
+
+    @property
+    def learned(self) -> dict[str, float]:
+        """Numbers learned beside the points (`logit_scale`, `ridge`, ...), all positive; checked, as a stranger may have written them."""
+        table = self.provenance.get("posterior", {})
+        if not isinstance(table, Mapping) or not all(type(value) in (int, float) and 0 < value < math.inf for value in table.values()):
+            raise DataError(f"the coreset's provenance has posterior = {table!r}, where positive numbers by name should be")
+        return dict(table)
 
     def with_provenance(self, **entries: Any) -> "Coreset":
         return replace(self, provenance={**self.provenance, **entries})

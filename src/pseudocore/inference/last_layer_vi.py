@@ -12,7 +12,7 @@ Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor 
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import grad
 
 from pseudocore.core.compile import Stepper
-from pseudocore.core.config import Count, Positive
+from pseudocore.core.config import Count, Positive, Range
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
@@ -35,6 +35,7 @@ __all__ = ["LastLayerVI"]
 LOGIT_SCALE, PRIOR_VARIANCE, RIDGE = 10.0, 0.01, 0.01
 """Used for a coreset that brings none: the values VBPC starts from."""
 
+OptionalPositive = Annotated[float | None, Range(above=0)]
 LARGEST = 20_000
 
 
@@ -54,11 +55,11 @@ class LastLayerVI:
     """Adam's step size."""
     batch_size: Count = 512
     """Points per step; coresets up to this size are used whole."""
-    logit_scale: float | None = None
+    logit_scale: OptionalPositive = None
     """Factor from last-layer outputs to logits; unless told, the coreset's own, else 10."""
-    prior_variance: float | None = None
+    prior_variance: OptionalPositive = None
     """Prior variance of a last-layer output at a typical point; unless told, the coreset's own, else 0.01."""
-    ridge: float | None = None
+    ridge: OptionalPositive = None
     """Relative observation noise; unless told, the coreset's own, else 0.01."""
 
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
@@ -103,7 +104,7 @@ class LastLayerVI:
         return state.theta.clone()
 
     def _numbers(self, coreset: Coreset) -> tuple[float, float, float]:
-        learned = coreset.provenance.get("posterior", {})
+        learned = coreset.learned
         scale = self.logit_scale or learned.get("logit_scale", LOGIT_SCALE)
         variance = self.prior_variance or learned.get("prior_variance", PRIOR_VARIANCE)
         return scale, variance, self.ridge or learned.get("ridge", RIDGE)

@@ -19,4 +19,4 @@ class Full:
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:  # noqa: ARG002
         x, y = problem.data.train
-        return Coreset(x.float() / 255 if x.dtype == torch.uint8 else x, y, torch.ones(len(y)), torch.arange(len(y)))
+        return Coreset(problem.as_pixels(x), y.clone(), torch.ones(len(y), dtype=problem.dtype), torch.arange(len(y)))

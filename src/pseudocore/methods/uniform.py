@@ -33,5 +33,5 @@ class Uniform:
         index = balanced_indices(problem, self.per_class, rng)
         y = problem.data.train.y[index]
         x = problem.data.train.x[index]
-        weight = torch.ones(len(index)) if self.weighting == "ones" else problem.data.class_counts[y] / self.per_class
-        return Coreset(x.float() / 255 if x.dtype == torch.uint8 else x, y, weight, index)
+        weight = problem.data.class_counts[y] / self.per_class if self.weighting == "mass" else torch.ones(len(index))
+        return Coreset(problem.as_pixels(x), y, weight.to(problem.dtype), index)

@@ -18,7 +18,9 @@ class MLP:
     """Hidden ReLU layers of equal width on the flattened input."""
 
     width: Count = 256
+    """Units of every hidden layer."""
     depth: Count = 2
+    """Hidden layers."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
         layers: list[nn.Module] = [nn.Flatten()]

@@ -1,0 +1,186 @@
+r"""Have the chains mixed? R-hat, bulk and tail effective sample size of predictions and of weights (Vehtari et al. 2021).
+
+With m split chains of n draws, between- and within-chain variances B and W of a quantity, autocorrelations $\hat\rho_t$ over all chains,
+
+$$ \hat R = \sqrt{\frac{\frac{n-1}{n} W + \frac1n B}{W}}, \qquad \mathrm{ESS} = \frac{mn}{-1 + 2\sum_{t} \hat P_t} \tag{3, 4, 10, 11} $$
+
+where the $\hat P_t = \hat\rho_{2t} + \hat\rho_{2t+1}$ are summed as long as they are positive and made to fall (Geyer 1992).
+R-hat and bulk ESS are of the draws' normal scores, tail ESS is of the indicators of the 5 % and 95 % quantiles.
+
+Functions identify, weights do not: hidden units can be exchanged without changing a prediction, so chains may agree on every
+prediction and on no weight. Warnings therefore go by the predictions; random projections of theta are given beside them.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.rng import Rng
+from pseudocore.inference.draws import Draws
+from pseudocore.inference.hmc import DIVERGENT
+from pseudocore.inference.predict import Predictive
+
+__all__ = ["Diagnosis", "Mixing", "diagnose", "ess_bulk", "ess_tail", "mixing", "rhat", "warnings"]
+
+NUM_PROBES, NUM_PROJECTIONS = 32, 16
+FEWEST = 8
+"""Draws a chain below which nothing can be said."""
+MIXED, ENOUGH = 1.05, 50.0
+"""R-hat above and ESS below which a warning is due. Vehtari et al. ask for 1.01 and 400 for quantities that are published to digits."""
+
+
+class Mixing(NamedTuple):
+    """The worst of several quantities."""
+
+    rhat: float
+    ess_bulk: float
+    ess_tail: float
+
+
+class Diagnosis(NamedTuple):
+    """How far the draws can be trusted; `accept` and below are None for samplers without a Metropolis test."""
+
+    num_draws: int
+    num_chains: int
+    predictions: Mixing
+    """Of p(label | x) at some training points."""
+    parameters: Mixing
+    """Of random projections of theta."""
+    accept: float | None
+    """Mean acceptance probability."""
+    stuck: int | None
+    """Chains that accepted nothing."""
+    divergent: int | None
+    """Trajectories whose energy error exceeded 1000."""
+    energy_error: float | None
+    """Mean absolute energy error of the others."""
+
+
+def rhat(values: Tensor) -> Tensor:
+    """The larger of R-hat of the normal scores and of their folded ones; values (draws, chains, ...) to (...)."""
+    halves = _split(values)
+    folded = (halves - _median(halves)).abs()
+    return torch.maximum(_rhat(_scores(halves)), _rhat(_scores(folded)))
+
+
+def ess_bulk(values: Tensor) -> Tensor:
+    """Effective number of draws for the centre of the distribution; values (draws, chains, ...) to (...)."""
+    return _ess(_scores(_split(values)))
+
+
+def ess_tail(values: Tensor) -> Tensor:
+    """Effective number of draws for the 5 % and 95 % quantiles, the smaller of the two; values (draws, chains, ...) to (...)."""
+    flat = values.double().flatten(0, 1)
+    low, high = (_ess(_split((values <= torch.quantile(flat, q, dim=0)).double())) for q in (0.05, 0.95))
+    return torch.minimum(low, high)
+
+
+def mixing(values: Tensor) -> Mixing:
+    """The worst of several quantities (draws, chains, quantities); nan with fewer than eight draws."""
+    if len(values) < FEWEST:
+        return Mixing(math.nan, math.nan, math.nan)
+    return Mixing(float(rhat(values).max()), float(ess_bulk(values).min()), float(ess_tail(values).min()))
+
+
+def diagnose(predictive: Predictive, draws: Draws, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B008  frozen
+    """Look at the draws behind a predictive, one at a time: at what they predict for some training points, and at themselves."""
+    problem = predictive.problem
+    probes = rng("probes").permutation(problem.num_train)[:NUM_PROBES]
+    x, y = problem.data.train.x[probes], problem.data.train.y[probes]
+    num_draws, (num_chains, num_parameters) = len(draws), draws[0].shape
+    at_labels = [log_probs.cpu().exp().gather(1, y[:, None]).squeeze(1) for log_probs in predictive.each(x)]
+    directions = rng("projections").normal(num_parameters, NUM_PROJECTIONS, device=draws[0].device, dtype=draws[0].dtype)
+    projected = torch.stack([(draws[number] @ directions).cpu() for number in range(num_draws)])
+    return Diagnosis(
+        num_draws,
+        num_chains,
+        mixing(torch.stack(at_labels).view(num_draws, num_chains, -1)),
+        mixing(projected),
+        *_proposals(draws),
+    )
+
+
+def warnings(diagnosis: Diagnosis) -> list[str]:
+    """What a person should know before believing the predictions, in plain words; empty when there is nothing."""
+    found = []
+    r, bulk, _ = diagnosis.predictions
+    total = diagnosis.num_draws * diagnosis.num_chains
+    if diagnosis.num_draws < FEWEST:
+        found.append(f"{diagnosis.num_draws} draws a chain are too few to say whether it has mixed; keep at least {FEWEST} (num_draws)")
+    if r > MIXED:
+        found.append(
+            f"the chains have not mixed: R-hat {r:.2f} on predictions; run longer (num_burn, num_draws) or take longer trajectories"
+        )
+    if bulk < ENOUGH:
+        found.append(f"the {total} draws are worth {bulk:.0f} independent ones on predictions; keep more (num_draws) or space them further")
+    if diagnosis.divergent:
+        found.append(f"{diagnosis.divergent} of {total} trajectories diverged; lower the step size or raise target_accept")
+    if diagnosis.stuck:
+        found.append(f"{diagnosis.stuck} of {diagnosis.num_chains} chains accepted nothing; lower the step size or burn in for longer")
+    if diagnosis.accept is not None and diagnosis.accept < 0.4:
+        found.append(
+            f"only {diagnosis.accept:.0%} of proposals were accepted; lower the step size, or burn in for longer so that it adapts"
+        )
+    return found
+
+
+def _proposals(draws: Draws) -> tuple[float | None, int | None, int | None, float | None]:
+    try:
+        accept, accepted, error = (draws.trace(name).double() for name in ("accept", "accepted", "energy_error"))
+    except KeyError:
+        return None, None, None, None
+    fine = error.abs() <= DIVERGENT
+    size = float(error[fine].abs().mean()) if fine.any() else math.inf
+    return float(accept.mean()), int((accepted.sum(0) == 0).sum()), int((error > DIVERGENT).sum()), size
+
+
+def _split(values: Tensor) -> Tensor:
+    """Halves of chains as chains of their own: (draws, chains, ...) to (draws // 2, 2 chains, ...); an odd middle draw is left out."""
+    half = len(values) // 2
+    return torch.cat([values[:half], values[len(values) - half :]], 1).double()
+
+
+def _median(values: Tensor) -> Tensor:
+    return torch.quantile(values.flatten(0, 1), 0.5, dim=0)
+
+
+def _scores(values: Tensor) -> Tensor:
+    """Normal scores of ranks among all draws of all chains, ties at their mean rank (Eq. 14)."""
+    flat = values.flatten(0, 1)
+    ordered = flat.sort(0).values.movedim(0, -1).contiguous()
+    each = flat.movedim(0, -1).contiguous()
+    below, upto = torch.searchsorted(ordered, each), torch.searchsorted(ordered, each, right=True)
+    rank = ((below + 1 + upto).double() / 2).movedim(-1, 0)
+    scores: Tensor = torch.special.ndtri((rank - 0.375) / (len(flat) + 0.25)).view_as(values)
+    return scores
+
+
+def _rhat(values: Tensor) -> Tensor:
+    within, between = values.var(0).mean(0), values.mean(0).var(0)  # W, and B / n
+    return ((len(values) - 1) / len(values) + between / within).sqrt()
+
+
+def _ess(values: Tensor) -> Tensor:
+    """Eqs. (10) and (11); the number of draws itself for a quantity that never changes."""
+    n, m = values.shape[:2]
+    covariance = _autocovariance(values).mean(1)  # (lags, ...)
+    total = covariance[0] + values.mean(0).var(0)
+    rho = 1 - (covariance[0] * n / (n - 1) - covariance) / total
+    rho[0] = 1
+    pairs = rho[: n // 2 * 2].view(n // 2, 2, *rho.shape[1:]).sum(1)  # P_t
+    positive = (pairs > 0).long().cumprod(0)
+    positive[(n - 3) // 2 :] = 0  # the last lags have hardly any products behind them
+    # Beyond the last whole pair one more term is taken when it is positive: it halves the bias of stopping there.
+    next_term = rho[0 : n // 2 * 2 : 2].gather(0, positive.sum(0, keepdim=True)).squeeze(0).clamp_min(0)
+    tau = -1 + 2 * (pairs.cummin(0).values * positive).sum(0) + next_term
+    return torch.where(total > 0, m * n / tau.clamp_min(1 / math.log10(m * n)), float(m * n))
+
+
+def _autocovariance(values: Tensor) -> Tensor:
+    """Of each chain at every lag, (draws, chains, ...), each divided by the number of draws; by Fourier transform."""
+    n = len(values)
+    spectrum = torch.fft.rfft(values - values.mean(0), n=2 * n, dim=0)
+    products: Tensor = torch.fft.irfft(spectrum.abs().square(), n=2 * n, dim=0)[:n]
+    return products / n
