@@ -1,7 +1,7 @@
 """Run presets end to end and keep what came out: `python benchmarks/presets.py vbpc2025/cifar10-ipc10 --commit HASH --out DIR`.
 
 For each preset: reduce (last iterate), evaluate on fresh networks, one JSON with configuration, figures, cost, hardware and versions.
-`--set name=value` changes an option of every preset named, for comparisons; `--on train` evaluates on training images, for choosing settings.
+`--set name=value` changes an option of every preset named, for comparisons; `--on train` evaluates on training images, for choosing them.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import torch
 from pseudocore import api
 from pseudocore import setup as setups
 from pseudocore.cli import presets
-from pseudocore.core.types import Dataset, Examples
+from pseudocore.core.types import Examples
 from pseudocore.data import load
 from pseudocore.store.artifact import save_coreset
 from pseudocore.store.manifest import hardware, versions
@@ -54,12 +54,24 @@ def run(name: str, changes: dict[str, object], arguments: argparse.Namespace) ->
     result = api.evaluate(outcome.coreset, tested, seeds=arguments.seeds)
     stem = name.replace("/", "-") + (f"-{arguments.tag}" if arguments.tag else "")
     record = {
-        "preset": name, "changes": changes, "config": reduction.to_config(), "evaluated_on": arguments.on, "status": outcome.status, "note": outcome.note,
-        "num_steps": outcome.num_steps, "distillation_seconds": round(seconds, 1), "ms_per_step": round(1000 * seconds / max(1, outcome.num_steps), 3),
-        "peak_memory_mib": torch.cuda.max_memory_allocated() // 2**20 if torch.cuda.is_available() else None, "evaluation": result,
-        "learned": outcome.coreset.provenance.get("posterior"), "date": str(date.today()), "commit": arguments.commit, "hardware": hardware(),
-        "versions": versions(), "command": f"python benchmarks/presets.py {name} " + " ".join(f"--set {pair}" for pair in arguments.set),
-    }  # fmt: skip
+        "preset": name,
+        "changes": changes,
+        "config": reduction.to_config(),
+        "evaluated_on": arguments.on,
+        "status": outcome.status,
+        "note": outcome.note,
+        "num_steps": outcome.num_steps,
+        "distillation_seconds": round(seconds, 1),
+        "ms_per_step": round(1000 * seconds / max(1, outcome.num_steps), 3),
+        "peak_memory_mib": torch.cuda.max_memory_allocated() // 2**20 if torch.cuda.is_available() else None,
+        "evaluation": result,
+        "learned": outcome.coreset.provenance.get("posterior"),
+        "date": str(date.today()),
+        "commit": arguments.commit,
+        "hardware": hardware(),
+        "versions": versions(),
+        "command": f"python benchmarks/presets.py {name} " + " ".join(f"--set {pair}" for pair in arguments.set),
+    }
     (arguments.out / f"{stem}.json").write_text(json.dumps(record, indent=1))
     if arguments.on == "test":
         save_coreset(arguments.out / f"{stem}.safetensors", outcome.coreset)

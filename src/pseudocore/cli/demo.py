@@ -18,8 +18,8 @@ from pseudocore.store.runs import Run
 __all__ = ["demo"]
 
 SETUP: dict[str, Any] = {"data": "digits", "model": "convnet-wide", "width": 32}
-LEARNED: dict[str, Any] = {"num_steps": 400, "batch_size": 256}
-EVALUATE = {"inference": "last-layer-vi", "num_steps": 300}
+LEARNED: dict[str, Any] = {"num_steps": 400, "batch_size": 128}
+EVALUATE = {"inference": "last-layer-vi", "num_steps": 200}
 SEEDS = 3
 
 

@@ -24,21 +24,22 @@ forward and backward of the M coreset images for the outer gradient, one more fo
 Deviations:
   D1. `ridge` and `prior_variance` are relative to the mean squared feature norm, since young and old networks differ in scale.
   D2. A logit scale $s$ is learned beside the points (the paper prints no values); `logit_scale` is where it starts. So is the
-      prior variance with `learn_variance`: it grows until $\Sigma^*$ explains away what the mean should learn (`docs/vbpc.md`).
+      prior variance with `learn_variance`; what that did is in `docs/vbpc.md`.
       In FRePo $s$ is fitted to the same batches but moves nothing else: it only makes the predictions probabilities.
-  D3. With batch norm, real images are normalised by the coreset's statistics, as they will be at prediction.
+  D3. With batch norm, real images are normalised by the coreset's statistics, as they will be at prediction; the outer gradient does
+      not follow that dependence.
   D4. The coreset is an exponential moving average of the iterates when `averaging` > 0 (off by default).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
-from pseudocore.core.config import Count, Fraction, NonNegative, Positive
+from pseudocore.core.config import Count, NonNegative, Positive, Range
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -101,7 +102,7 @@ class Settings:
     """Adam's step size of the pool networks on the coreset."""
     augment_on: Literal["data", "both"] = "data"
     """Whether the problem's augmentation, if any, acts on the real batch alone or on the coreset too."""
-    averaging: Fraction = 0.0
+    averaging: Annotated[float, Range(low=0, high=0.9999)] = 0.0
     """Decay of a moving average of the iterates that becomes the coreset; 0 takes the last iterate."""
 
 
