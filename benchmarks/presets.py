@@ -16,6 +16,7 @@ import torch
 from pseudocore import api
 from pseudocore import setup as setups
 from pseudocore.cli import presets
+from pseudocore.core.problem import Problem
 from pseudocore.core.types import Examples
 from pseudocore.data import load
 from pseudocore.store.artifact import save_coreset
@@ -31,6 +32,9 @@ def main() -> None:
     parser.add_argument("--on", choices=["test", "train"], default="test")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--tag", default="")
+    parser.add_argument(
+        "--seconds", type=float, help="cut num_steps so that a reduction takes about this long, by the time of its first steps"
+    )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     changes = {name: json.loads(value) for name, _, value in (pair.partition("=") for pair in arguments.set)}
@@ -45,6 +49,9 @@ def run(name: str, changes: dict[str, object], arguments: argparse.Namespace) ->
     reduction = api.Reduction.from_config(table)
     data = load(reduction.setup.data)
     problem = setups.build(reduction.setup, data)
+    if arguments.seconds is not None and (num_steps := affordable(reduction, problem, arguments.seconds)) < reduction.method.num_steps:
+        changes = {**changes, "num_steps": num_steps}
+        reduction = replace(reduction, method=replace(reduction.method, num_steps=num_steps))
     began = time.monotonic()
     outcome = api.run_reduction(reduction, problem)
     if problem.device.type == "cuda":
@@ -78,6 +85,15 @@ def run(name: str, changes: dict[str, object], arguments: argparse.Namespace) ->
     scores = {metric: f"{score['mean']:.4f}±{score['sd'] or 0:.4f}" for metric, score in result["metrics"].items()}
     print(stem, outcome.status, outcome.note, f"{seconds:.1f}s", scores, flush=True)
     return stem, outcome.status, f"{seconds:.1f} s", scores
+
+
+def affordable(reduction: api.Reduction, problem: Problem, seconds: float, trial: int = 300) -> int:
+    """Steps that fit into `seconds`, in whole hundreds; start-up and capture of the trial are counted out."""
+    times = []
+    for num_steps in (trial // 3, trial):
+        times.append(api.run_reduction(replace(reduction, method=replace(reduction.method, num_steps=num_steps)), problem).seconds)
+    per_step = (times[1] - times[0]) / (trial - trial // 3)
+    return max(100, int(seconds / per_step) // 100 * 100)
 
 
 if __name__ == "__main__":

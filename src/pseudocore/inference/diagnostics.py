@@ -12,7 +12,7 @@ prediction and on no weight. Warnings therefore go by the predictions; random pr
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -84,9 +84,9 @@ def mixing(values: Tensor) -> Mixing:
     return Mixing(float(rhat(values).max()), float(ess_bulk(values).min()), float(ess_tail(values).min()))
 
 
-def diagnose(predictive: Predictive, draws: Draws, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B008  frozen
+def diagnose(predictive: Predictive, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B008  frozen
     """Look at the draws behind a predictive, one at a time: at what they predict for some training points, and at themselves."""
-    problem = predictive.problem
+    problem, draws = predictive.problem, cast(Draws, predictive.draws)  # as `chain.sample` made it
     probes = rng("probes").permutation(problem.num_train)[:NUM_PROBES]
     x, y = problem.data.train.x[probes], problem.data.train.y[probes]
     num_draws, (num_chains, num_parameters) = len(draws), draws[0].shape

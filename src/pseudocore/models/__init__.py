@@ -1,6 +1,11 @@
-"""Networks as functions of one flat parameter vector; `build` makes one by name for given data."""
+"""Networks as functions of one flat parameter vector, one file a family. Importing this package registers all of them."""
 
-from pseudocore.models import convnet, dense
+import importlib
+import pkgutil
+
 from pseudocore.models.flat import FlatModel
 
-__all__ = ["FlatModel", "convnet", "dense"]
+__all__ = ["FlatModel"]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,7 +1,7 @@
 """Draws on disk: a folder with one safetensors file a draw, written whole or not at all.
 
-A file holds `theta` (chains, parameters) and the numbers (chains,) that go with the draw, under a digest; reading a draw reads its own bytes and no
-others. A chain that was killed takes its folder up again: what its checkpoint does not count is dropped and made anew, bit for bit.
+A file holds `theta` (chains, parameters) and the numbers (chains,) that go with the draw, under a digest; reading a draw reads its own
+bytes and no others. A killed chain takes its folder up again: what its checkpoint does not count is dropped and made anew, bit for bit.
 """
 
 import shutil

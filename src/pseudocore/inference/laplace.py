@@ -1,0 +1,167 @@
+r"""Laplace's approximation on the last layer (MacKay 1992; Daxberger et al. 2021): a trained network under a Gaussian over its head.
+
+The network is trained to the mode of the log-posterior by Adam. With features $\phi_m$ (a 1 appended for the bias), class probabilities
+$p_m$ there and prior precision $\delta$ of the head, the negative Hessian in the head's weights is exactly
+
+$$ H = \sum_m w_m \left(\operatorname{diag} p_m - p_m p_m^\top\right) \otimes \phi_m\phi_m^\top + \delta I, \qquad
+   \Sigma = T H^{-1}, \qquad f(x) \sim \mathcal N\left(\hat f(x),\; J_x \Sigma J_x^\top\right), \quad J_x = I_k \otimes \phi(x)^\top $$
+
+since the head is linear. With $L = \operatorname{diag}\sqrt p - p\sqrt p^\top$ we have $\operatorname{diag} p - pp^\top = LL^\top$, so that
+$H = U^\top U + \delta I$ with one row of $U$ a point and class, and nothing of the head's own size need be built:
+
+$$ J_x H^{-1} J_x^\top = \delta^{-1}\left(\lVert\phi\rVert^2 I_k - K_x^\top (\delta I + UU^\top)^{-1} K_x\right), \qquad
+   (UU^\top)_{ma, nb} = \phi_m^\top\phi_n \, (L_m^\top L_n)_{ab}, \quad (K_x)_{ma, c} = \phi_m^\top\phi(x) \, (L_m)_{ca} $$
+
+Predictions: `probit` is $\operatorname{softmax}(\hat f_c / \sqrt{1 + \frac\pi8 v_c})$ with the variances $v_c$; `mc` averages softmax over draws
+of the logits. The algebra is in float64 whatever the network is in.
+
+Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor of Mk × Mk for M points and k classes.
+
+Deviations:
+1. Exact in the last layer, with all correlations between classes; no Kronecker factors, no diagonal.
+2. Temperature and prior are those of the samplers: $\Sigma$ is that of the posterior to the power 1/T, whose mode does not depend on T.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.compile import Stepper
+from pseudocore.core.config import Count, Positive, Range
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import inferences
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset, Predict
+from pseudocore.inference import density
+from pseudocore.parts.adam import Moments, adam, cosine
+from pseudocore.parts.adam import start as start_moments
+
+__all__ = ["HeadPosterior", "Laplace", "logit_covariance"]
+
+LARGEST = 10_000
+"""Rows of the largest matrix that is factored: points times classes."""
+
+
+class HeadPosterior(NamedTuple):
+    """A Gaussian over the last layer's weights around a trained network, at temperature 1."""
+
+    theta: Tensor
+    statistics: dict[str, Tensor] | None
+    features: Tensor  # φ (M, h + 1), in float64 as all that follow
+    roots: Tensor  # √w L (M, classes, classes)
+    factor: Tensor  # inverse Cholesky factor of δI + UUᵀ, (M k, M k)
+    precision: float  # δ
+
+
+class Training(NamedTuple):
+    theta: Tensor  # (1, parameters)
+    moments: Moments
+
+
+@inferences.register("laplace", kind="laplace", paper="Daxberger et al. 2021, arXiv 2106.14806")
+@dataclass(frozen=True, kw_only=True)
+class Laplace:
+    """A trained network under a Gaussian over its last layer, from the exact curvature at the mode."""
+
+    num_steps: Count = 1000
+    """Adam steps to the mode."""
+    step_size: Positive = 3e-3
+    """Adam's first step size; it falls to 0 along a cosine."""
+    batch_size: Count = 256
+    """Points per step; coresets up to this size are used whole."""
+    temperature: Positive = 1.0
+    """T: the covariance is T times that of the posterior."""
+    prior: Literal["isotropic", "fan-in"] = "fan-in"
+    """Gaussian on all parameters alike, or by each layer's fan-in."""
+    prior_scale: Annotated[float | None, Range(above=0)] = None
+    """Scale of the prior; unless told, the problem's own."""
+    predictive: Literal["probit", "mc"] = "probit"
+    """From Gaussian logits to probabilities: in closed form, or as an average over num_draws."""
+    num_draws: Count = 100
+    """Draws of the logits, for mc."""
+
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
+        posterior = self.posterior(problem, coreset, rng)
+        noise = rng("draws").normal(self.num_draws, problem.num_classes, device=problem.device, dtype=torch.float64)
+
+        @torch.no_grad()
+        def predict(raw: Tensor) -> Tensor:
+            mean, covariance = logit_covariance(problem, posterior, problem.inputs(raw))
+            if self.predictive == "probit":
+                variance = self.temperature * covariance.diagonal(dim1=1, dim2=2)
+                return (mean * (1 + math.pi / 8 * variance).rsqrt()).log_softmax(1).to(problem.dtype)
+            root = _root(self.temperature * covariance)
+            # The same noise for every point, so that a prediction does not depend on its place in a batch.
+            log_probs = (mean + (noise[:, None, None] @ root.mT).squeeze(2)).log_softmax(-1)  # (draws, n, classes)
+            return (log_probs.logsumexp(0) - math.log(self.num_draws)).to(problem.dtype)
+
+        return predict
+
+    def posterior(self, problem: Problem, coreset: Coreset, rng: Rng) -> HeadPosterior:
+        """The mode, and the Gaussian over the head around it."""
+        if (size := len(coreset) * problem.num_classes) > LARGEST:
+            raise ConfigError(
+                f"laplace factors a matrix of {size}×{size}, points times classes; above {LARGEST} use last-layer-vi, sgd or ensemble"
+            )
+        theta = self._mode(problem, coreset, rng)
+        with torch.no_grad():
+            x = problem.inputs(coreset.x)
+            statistics = problem.model.statistics(theta, x) or None
+            features, logits = _features_and_logits(problem, theta, x, statistics)
+            p = logits.softmax(1)
+            roots = p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]  # L (M, classes, classes)
+            roots = coreset.weight.to(p).sqrt()[:, None, None] * roots
+            gram = torch.einsum("mn,mca,ncb->manb", features @ features.mT, roots, roots).reshape(size, size)
+            precision = self._head_precision(problem)
+            identity = torch.eye(size, device=gram.device, dtype=gram.dtype)
+            factor = torch.linalg.solve_triangular(torch.linalg.cholesky(gram + precision * identity), identity, upper=False)
+        return HeadPosterior(theta, statistics, features, roots, factor, precision)
+
+    def _mode(self, problem: Problem, coreset: Coreset, rng: Rng) -> Tensor:
+        """Adam up the log-posterior divided by the total weight, which leaves its step size its usual meaning."""
+        log_prior = density.log_prior(problem, self.prior, self.prior_scale, len(coreset))
+        log_density = density.estimated(problem, coreset, log_prior, self.batch_size)
+
+        def step(_: Problem, state: Training, rng: Rng) -> tuple[Training, None]:
+            uphill, _value = density.uphill(log_density, state.theta, rng)
+            size = self.step_size * cosine(state.moments.steps, self.num_steps)
+            change, moments = adam(-uphill, state.moments, size)
+            return Training(state.theta - change, moments), None
+
+        theta = problem.model.init(rng("theta"), num=1, device=problem.device, dtype=problem.dtype)
+        state, step_once = Training(theta, start_moments(theta)), Stepper(step, problem)
+        for number in range(self.num_steps):
+            state, _ = step_once(state, rng("step", number))
+        return state.theta[0].clone()
+
+    def _head_precision(self, problem: Problem) -> float:
+        scale = problem.prior.scale if self.prior_scale is None else self.prior_scale
+        fan_in = problem.model.num_features if self.prior == "fan-in" else 1
+        return fan_in / scale**2
+
+
+def logit_covariance(problem: Problem, posterior: HeadPosterior, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (n, classes) and covariance (n, classes, classes) of the logits at network inputs, at temperature 1, in float64."""
+    features, mean = _features_and_logits(problem, posterior.theta, x, posterior.statistics)
+    cross = torch.einsum("nm,mca->nmac", features @ posterior.features.mT, posterior.roots).flatten(1, 2)  # K_x (n, M k, classes)
+    explained = posterior.factor @ cross
+    identity = torch.eye(mean.shape[1], device=mean.device, dtype=mean.dtype)
+    return mean, (features.square().sum(1)[:, None, None] * identity - explained.mT @ explained) / posterior.precision
+
+
+def _features_and_logits(problem: Problem, theta: Tensor, x: Tensor, statistics: dict[str, Tensor] | None) -> tuple[Tensor, Tensor]:
+    """Features with a 1 appended (n, h + 1), and what the head makes of them (n, classes), in float64."""
+    features = problem.model.features(theta, x, statistics).double()
+    weight, bias = cast(Any, problem.model).head(theta.double())
+    return torch.cat([features, features.new_ones(len(features), 1)], 1), features @ weight.mT + bias
+
+
+def _root(covariance: Tensor) -> Tensor:
+    """A matrix square root; rounding may have left eigenvalues slightly below 0."""
+    values, vectors = torch.linalg.eigh(covariance)
+    root: Tensor = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+    return root
