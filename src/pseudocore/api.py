@@ -76,6 +76,7 @@ def run_reduction(
 
         checkpoints = folder.checkpoints if folder is not None else None
         outcome = run(cast(Method, reduction.method), problem, seed=reduction.seed, checkpoints=checkpoints, on_log=log, **loop_options)
+    outcome = _unless_runaway(outcome, problem)
     outcome = outcome._replace(coreset=_with_origin(outcome.coreset, reduction, problem, outcome))
     if folder is not None:
         _end(folder, problem, outcome)
@@ -154,6 +155,15 @@ def _inference(inference: str | Inference, options: Mapping[str, Any]) -> Infere
         return inference
     built: Inference = config.build(inferences[inference].make, options, what=inference)
     return built
+
+
+def _unless_runaway(outcome: Outcome, problem: Problem) -> Outcome:
+    """Points a thousand times beyond the data's range are no coreset, finite or not: that is divergence too."""
+    reach = float(outcome.coreset.x.abs().max())
+    limit = 1000 * (1.0 if problem.train_x.dtype == torch.uint8 else float(problem.train_x.abs().max()))
+    if outcome.status != "finished" or reach <= limit:
+        return outcome
+    return outcome._replace(status="diverged", reason=f"points reached {reach:.3g}, far outside the data (at most {limit / 1000:.3g})")
 
 
 def _begin(folder: Run, problem: Problem) -> None:

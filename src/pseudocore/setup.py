@@ -16,7 +16,7 @@ from pseudocore.core.problem import GaussianPrior, Precision, Problem
 from pseudocore.core.registry import did_you_mean, inferences, methods, models
 from pseudocore.core.types import Coreset, Dataset
 from pseudocore.data import DSA, load, whiten
-from pseudocore.models import FlatModel
+from pseudocore.models import FlatModel, foreign
 
 __all__ = ["Reduction", "Setup", "build", "build_problem", "check_tables", "resolve", "resolved", "words_of"]
 
@@ -28,7 +28,7 @@ class Setup:
     data: str = "digits"
     """Name or path of the data set."""
     model: str | None = None
-    """Network; unless told, convnet3 for images and mlp for features."""
+    """Network, or package.module:function that makes one; unless told, convnet3 for images and mlp for features."""
     width: Annotated[int | None, Range(low=1)] = None
     """Width of the network; unless told, the network's own default."""
     depth: Annotated[int | None, Range(low=1)] = None
@@ -133,6 +133,11 @@ def build_problem(coreset: Coreset, data: str | Path | Dataset | None = None, *,
         words["data"] = str(data)
     if "data" not in words and data is None:
         raise ConfigError("the coreset does not say what data it stands for; name the data set")
+    if "model" not in changes and foreign.is_foreign(own := str(words.get("model") or "")):
+        raise ConfigError(
+            f"the coreset was made with the network {own!r}, code outside this package, which is not run on a file's word; "
+            f"if you trust it, name it yourself (--model {own})"
+        )
     words = {name: value for name, value in words.items() if value is not None}
     if "model" in changes:  # the old network's width and norm say nothing about another network
         words = {name: value for name, value in words.items() if name in changes or name not in ("width", "depth", "norm", "init")}
@@ -196,11 +201,14 @@ def _device(name: str) -> torch.device:
 
 
 def _model(setup: Setup, data: Dataset) -> FlatModel:
-    make = models[setup.model or ""].make
-    known = {option.name for option in config.options(make)}
+    name = setup.model or ""
     given: dict[str, Any] = {name: getattr(setup, name) for name in ("width", "depth", "norm", "init")}
     given = {name: value for name, value in given.items() if value is not None}
-    if foreign := sorted(set(given) - known):
-        raise ConfigError(f"model {setup.model!r} has no {' or '.join(foreign)}; it has {', '.join(sorted(known)) or 'no options'}")
+    if foreign.is_foreign(name):
+        return foreign.load(name, data.shape, data.num_classes, given)
+    make = models[name].make
+    known = {option.name for option in config.options(make)}
+    if unknown := sorted(set(given) - known):
+        raise ConfigError(f"model {setup.model!r} has no {' or '.join(unknown)}; it has {', '.join(sorted(known)) or 'no options'}")
     model: FlatModel = config.build(make, given, what=f"model {setup.model}").build(data.shape, data.num_classes)
     return model

@@ -80,7 +80,9 @@ def test_json_is_one_document_and_nothing_else(done: Done) -> None:
 def test_one_network_has_no_deviation(runs: None, done: Done) -> None:
     metrics = _document(done("evaluate chosen --seeds 1 --num-steps 2 --json"))
     assert metrics["nll"]["sd"] is None
-    assert "±" not in done("evaluate chosen --seeds 1 --num-steps 2").out
+    said = done("evaluate chosen --seeds 1 --num-steps 2")
+    assert "±" not in said.out
+    assert "(1 network, " in said.out
 
 
 def test_methods_are_listed_from_the_registry(done: Done) -> None:

@@ -39,7 +39,7 @@ def _same_coreset(one: str, other: str) -> bool:
 
 @pytest.fixture
 def interrupted(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> str:
-    """A run of 24 steps stopped by Ctrl-C right after its metrics of step 20, and what it said."""
+    """A run of 24 steps stopped by Ctrl-C while it logs step 20, which is taken again, and what it said."""
 
     def log(run: Run, step: int, values: dict[str, float]) -> None:
         whole(run, step, values)
@@ -94,11 +94,11 @@ def test_a_run_with_another_configuration_is_not_resumed(refused: Refused, done:
 
 def test_an_interrupted_run_tells_how_to_go_on_and_ends_as_if_never_stopped(interrupted: str, done: Done) -> None:
     words, command = interrupted.rstrip("\n").split("; go on with: ")
-    assert words == "interrupted after step 20 of 24"
+    assert words == "interrupted after step 19 of 24"
     assert command == f"pseudocore {LONGER} --resume"
     assert _manifest()["status"] == "interrupted"
     said = done(command.removeprefix("pseudocore "))
-    assert "resuming at step 20" in said.err
+    assert "resuming at step 19" in said.err
     assert _manifest()["status"] == "finished"
     done(LONGER.replace("--out run", "--out whole"))
     assert _same_coreset("run", "whole")

@@ -101,12 +101,22 @@ def z_scores(values: Tensor, law: Law) -> Tensor:
     ids=["default", "light", "jittery", "one leap", "fixed"],
 )
 def test_hmc_draws_from_the_posterior(law: Law, options: dict[str, Any]) -> None:
-    settings = {"num_draws": 150, "num_burn": 100, "num_leapfrog": 7, "step_size": 0.3 * float(law.variance.min()) ** 0.5, **options}
+    settings = {
+        "temperature": 1.0,
+        "num_draws": 150,
+        "num_burn": 100,
+        "num_leapfrog": 7,
+        "step_size": 0.3 * float(law.variance.min()) ** 0.5,
+        **options,
+    }
     assert z_scores(draws(HMC(**settings), law), law).abs().max() < 4
 
 
 def test_the_published_kinetic_sign_fails_the_same_test() -> None:
-    law, settings = standard_normal(), {"num_draws": 300, "num_burn": 50, "num_leapfrog": 7, "step_size": 0.2, "target_accept": 0.0}
+    law, settings = (
+        standard_normal(),
+        {"temperature": 1.0, "num_draws": 300, "num_burn": 50, "num_leapfrog": 7, "step_size": 0.2, "target_accept": 0.0},
+    )
     right, wrong = (draws(HMC(**settings, flip_kinetic=flip), law) for flip in (False, True))  # type: ignore[arg-type]
     assert z_scores(right, law).abs().max() < 4
     assert z_scores(wrong, law)[1].abs() > 20
@@ -115,7 +125,10 @@ def test_the_published_kinetic_sign_fails_the_same_test() -> None:
 
 def test_the_published_momentum_fails_the_same_test() -> None:
     """Momentum of scale σ_r under unit mass: far too little energy to reach the posterior's width."""
-    law, settings = standard_normal(), {"num_draws": 300, "num_burn": 50, "num_leapfrog": 7, "step_size": 0.2, "momentum_scale": 0.3}
+    law, settings = (
+        standard_normal(),
+        {"temperature": 1.0, "num_draws": 300, "num_burn": 50, "num_leapfrog": 7, "step_size": 0.2, "momentum_scale": 0.3},
+    )
     right, wrong = (draws(HMC(**settings, mismatched_momentum=mismatch), law) for mismatch in (False, True))  # type: ignore[arg-type]
     assert z_scores(right, law).abs().max() < 4
     assert float(wrong.var()) < 0.5
@@ -126,7 +139,7 @@ def test_hmc_on_logistic_regression_against_quadrature() -> None:
     x, weight = x.double(), torch.ones(30, dtype=torch.float64)
     mean, covariance = logistic_posterior_moments(x, y, weight)
     law = Law(lambda theta, rng: logistic_log_density(theta, x, y, weight), mean, covariance.diagonal(), torch.zeros(2))
-    values = draws(HMC(num_draws=150, num_burn=80, num_leapfrog=7, step_size=0.1), law)
+    values = draws(HMC(temperature=1.0, num_draws=150, num_burn=80, num_leapfrog=7, step_size=0.1), law)
     assert z_scores(values, law)[:2].abs().max() < 4
     products = ((values[..., 0] - mean[0]) * (values[..., 1] - mean[1])).mean(0)
     assert abs(products.mean() - covariance[0, 1]) < 4 * products.std() / math.sqrt(NUM_CHAINS)
@@ -161,7 +174,7 @@ def test_leapfrog_is_reversible_and_conserves_energy_to_second_order() -> None:
 def test_burn_in_finds_the_step_size_of_the_target_acceptance(target: float, guess: float) -> None:
     scale, rng = torch.linspace(0.3, 1, 100, dtype=torch.float64), Rng(3)
     log_density: LogDensity = lambda theta, rng: -0.5 * (theta / scale).square().sum(-1)  # noqa: E731
-    hmc = HMC(num_burn=150, num_leapfrog=10, step_size=guess, target_accept=target)
+    hmc = HMC(temperature=1.0, num_burn=150, num_leapfrog=10, step_size=guess, target_accept=target)
     state = hmc.init(log_density, 0.1 * rng("theta").normal(32, 100, dtype=torch.float64), rng)
     accept, sizes = [], []
     for number in range(210):
@@ -214,7 +227,7 @@ def test_sgld_on_a_skewed_density() -> None:
     p = torch.linalg.matrix_power(kernel, 1024)[:, 800]
     mean = p @ grid
     exact = Law(law.log_density, mean[None], (p @ (grid - mean) ** 2)[None], (p @ (grid - mean) ** 3)[None])
-    assert z_scores(draws(SGLD(num_draws=200, num_burn=50, num_inner=5, step_size=size), exact), exact).abs().max() < 4
+    assert z_scores(draws(SGLD(temperature=1.0, num_draws=200, num_burn=50, num_inner=5, step_size=size), exact), exact).abs().max() < 4
 
 
 # --- SGHMC: likewise --------------------------------------------------------------------------------------------------
@@ -244,7 +257,7 @@ def test_sghmc_draws_from_its_discretised_law(law: Law, sampler: type[SGHMC], te
 def test_sghmc_on_a_skewed_density() -> None:
     """No closed form here: steps and friction so small that the bias, of order ε²/4 and α/2 in the variance, is below a standard error."""
     law = log_gamma()
-    values = draws(SGHMC(num_draws=60, num_burn=20, num_inner=60, step_size=0.05, friction=0.01), law)
+    values = draws(SGHMC(temperature=1.0, num_draws=60, num_burn=20, num_inner=60, step_size=0.05, friction=0.01), law)
     assert z_scores(values, law).abs().max() < 4
     by_chain = (values - law.mean).square().mean(0)
     assert float(by_chain.std() / math.sqrt(NUM_CHAINS) / law.variance) > 0.005

@@ -40,7 +40,7 @@ def print_json(document: Any) -> None:
 
 @contextmanager
 def progress(title: str, total: int, start: int = 0) -> Iterator[Advance]:
-    """A bar with time left; a line now and then when standard error is no terminal."""
+    """A bar with rate and time left; a line now and then when standard error is no terminal."""
     if not err.is_terminal:
         yield _lines(title, total)
         return
@@ -48,13 +48,19 @@ def progress(title: str, total: int, start: int = 0) -> Iterator[Advance]:
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=16),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
         TextColumn("{task.fields[numbers]}", style="dim", markup=False),
     )
-    room = err.width - len(title) - 2 * len(str(total)) - 30  # what the other columns leave; too long a line would squeeze them
+    room = err.width - len(title) - 2 * len(str(total)) - 38  # what the other columns leave; too long a line would squeeze them
     with Progress(*columns, console=err, transient=True, disable=total == 0) as bar:
-        task = bar.add_task(title, total=total, completed=start, numbers="")
-        yield lambda done, numbers: bar.update(task, completed=done, numbers=_in_words(numbers, room))
+        task = bar.add_task(title, total=total, completed=start, numbers="", rate="")
+
+        def advance(done: int, numbers: dict[str, float]) -> None:
+            speed = bar.tasks[0].speed
+            bar.update(task, completed=done, rate=f"{speed:.3g}/s" if speed else "", numbers=_in_words(numbers, room))
+
+        yield advance
 
 
 def comparison_table(rows: list[Row]) -> Table:

@@ -39,11 +39,8 @@ def make_app(words: Sequence[str]) -> App:
 
 def _asked_for(words: Sequence[str]) -> str:
     """The value of --inference; else the inference that the makers of the named run meant; else the default."""
-    for place, word in enumerate(words):
-        if word == "--inference" and place + 1 < len(words):
-            return words[place + 1]
-        if word.startswith("--inference="):
-            return word.partition("=")[2]
+    if name := flagging.asked_for(words, "--inference"):
+        return name
     folder = next((Path(word) for word in words if (Path(word) / "config.toml").is_file()), None)
     meant = Run.open(folder).config.get("evaluate", {}) if folder is not None else {}
     return str(meant.get("inference", "last-layer-vi"))
@@ -73,7 +70,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
             print_json(result["metrics"])
         else:
             scores = "  ".join(f"{metric} {format_metric(score['mean'], score['sd'])}" for metric, score in result["metrics"].items())
-            out.print(f"{run}  {name}  {scores}  ({seeds} networks, {result['seconds']:.1f} s)")
+            out.print(f"{run}  {name}  {scores}  ({seeds} network{'s' * (seeds > 1)}, {result['seconds']:.1f} s)")
         elsewhere = {"data": result["data"]} if data is not None else {}
         later = {"first_seed": first_seed} if first_seed else {}
         command = shlex.join(["pseudocore", NAME, *words])

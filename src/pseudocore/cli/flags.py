@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter, Token, validators
 
 from pseudocore.core import config
 
-__all__ = ["AtLeastOne", "Device", "Json", "Switch", "Whole", "command", "given", "parameters"]
+__all__ = ["AtLeastOne", "Device", "Json", "Switch", "Whole", "asked_for", "command", "given", "parameters"]
 
 SPELLING = {"per_class": ("--ipc", "--per-class")}
 """Fields whose flag is not their name alone."""
@@ -38,7 +38,7 @@ Json = Annotated[bool, Switch, Parameter(help="Print one JSON document on standa
 
 def parameters(cls: type, title: str, *, skip: Iterable[str] = ()) -> list[inspect.Parameter]:
     """One keyword parameter per field, all defaulting to None: what was not given must not shadow a preset."""
-    group = Group(title, sort_key=10)
+    group = Group.create_ordered(title)
     return [_parameter(option, group) for option in config.options(cls) if option.name not in set(skip)]
 
 
@@ -58,6 +58,16 @@ def given(flags: Mapping[str, Any], cls: type) -> dict[str, Any]:
     """The fields of `cls` that were given on the command line."""
     names = {option.name for option in config.options(cls)}
     return {name: value for name, value in flags.items() if name in names and value is not None}
+
+
+def asked_for(words: Sequence[str], flag: str) -> str | None:
+    """The value of a flag, read before parsing: other flags depend on it."""
+    for place, word in enumerate(words):
+        if word == flag and place + 1 < len(words):
+            return words[place + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
 
 
 def _parameter(option: config.Option, group: Group) -> inspect.Parameter:

@@ -35,7 +35,8 @@ def make_app(words: Sequence[str]) -> App:
     for entry in _asked_for(words):
         of_method = flagging.parameters(entry.make, "Method")
         of_setup = flagging.parameters(Setup, "Data and model", skip=["data"])
-        app.command(flagging.command(_verb(entry, words), of_method, of_setup), name=entry.name)
+        usage = f"Usage: {USAGE.replace('METHOD', entry.name)} [OPTIONS]"
+        app.command(flagging.command(_verb(entry, words), of_method, of_setup), name=entry.name, usage=usage)
     return app
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.types import Predict
 
-__all__ = ["Metrics", "Reliability", "Spread", "Tally", "measure", "summarise"]
+__all__ = ["Metrics", "Reliability", "Spread", "Tally", "bin_of", "check_predictions", "measure", "summarise"]
 
 
 class Reliability(NamedTuple):
@@ -63,11 +63,11 @@ class Tally:
     def add(self, log_probs: Tensor, y: Tensor) -> "Tally":
         """The tally with a batch counted in: log-probabilities (n, classes) and integer labels (n,)."""
         log_probs, y = log_probs.detach().cpu().double(), y.detach().cpu()
-        _check(log_probs, y, self.num_classes)
+        check_predictions(log_probs, y, self.num_classes)
         y = y.long()
         top, label = log_probs.max(1)  # of equally likely classes the first
         confidence, correct = top.exp(), label == y
-        bins = _bin(confidence, len(self.count))
+        bins = bin_of(confidence, len(self.count))
         error = log_probs.exp() - torch.nn.functional.one_hot(y, self.num_classes)  # (n, classes)
         return Tally(
             self.num_classes,
@@ -115,7 +115,8 @@ def summarise(results: Sequence[Metrics]) -> dict[str, Spread]:
     return {name: Spread(mean=statistics.fmean(values), sd=_sd(values)) for name, values in columns.items()}
 
 
-def _check(log_probs: Tensor, y: Tensor, num_classes: int) -> None:
+def check_predictions(log_probs: Tensor, y: Tensor, num_classes: int) -> None:
+    """Refuse what is not log-probabilities (n, classes) and integer labels (n,)."""
     if log_probs.ndim != 2 or log_probs.shape[1] != num_classes:
         raise DataError(f"log-probabilities must be (n, {num_classes}), one column per class, not {tuple(log_probs.shape)}")
     if y.shape != log_probs.shape[:1] or y.is_floating_point() or y.dtype == torch.bool:
@@ -135,7 +136,7 @@ def _check(log_probs: Tensor, y: Tensor, num_classes: int) -> None:
         )
 
 
-def _bin(confidence: Tensor, num_bins: int) -> Tensor:
+def bin_of(confidence: Tensor, num_bins: int) -> Tensor:
     """Index of each confidence's bin: right-closed, so an edge belongs to the bin below it, and 0 to the first."""
     inner = torch.arange(1, num_bins, dtype=torch.float64) / num_bins
     # exp(log p) may land a rounding above p, so an edge is an edge up to 1e-12.

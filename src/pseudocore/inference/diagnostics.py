@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.hmc import DIVERGENT
@@ -86,7 +87,9 @@ def mixing(values: Tensor) -> Mixing:
 
 def diagnose(predictive: Predictive, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B008  frozen
     """Look at the draws behind a predictive, one at a time: at what they predict for some training points, and at themselves."""
-    problem, draws = predictive.problem, cast(Draws, predictive.draws)  # as `chain.sample` made it
+    if isinstance(predictive.draws, Tensor):
+        raise ConfigError("only draws of chains can be diagnosed; these networks were trained one by one")
+    problem, draws = predictive.problem, cast(Draws, predictive.draws)
     probes = rng("probes").permutation(problem.num_train)[:NUM_PROBES]
     x, y = problem.data.train.x[probes], problem.data.train.y[probes]
     num_draws, (num_chains, num_parameters) = len(draws), draws[0].shape

@@ -74,12 +74,12 @@ class Info(NamedTuple):
 class HMC(ChainSettings):
     """Hamiltonian Monte Carlo, Metropolis-corrected, with adapted step size."""
 
-    num_leapfrog: Count = 20
+    num_leapfrog: Count = 10
     """Leapfrog steps a proposal."""
     step_size: Positive = 0.01
     """Leapfrog step size; the first guess when it is adapted."""
-    target_accept: Fraction = 0.8
-    """Acceptance rate that burn-in adapts the step size to; 0 keeps the step size fixed."""
+    target_accept: Fraction = 0.7
+    """Acceptance rate that burn-in adapts the step size to (draws then accept some .1 more); 0 keeps the step size fixed."""
     jitter: Fraction = 0.1
     """Every trajectory's step size is drawn within this share of the adapted one."""
     momentum_scale: Positive = 1.0

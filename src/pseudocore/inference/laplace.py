@@ -10,10 +10,10 @@ since the head is linear. With $L = \operatorname{diag}\sqrt p - p\sqrt p^\top$ 
 $H = U^\top U + \delta I$ with one row of $U$ a point and class, and nothing of the head's own size need be built:
 
 $$ J_x H^{-1} J_x^\top = \delta^{-1}\left(\lVert\phi\rVert^2 I_k - K_x^\top (\delta I + UU^\top)^{-1} K_x\right), \qquad
-   (UU^\top)_{ma, nb} = \phi_m^\top\phi_n \, (L_m^\top L_n)_{ab}, \quad (K_x)_{ma, c} = \phi_m^\top\phi(x) \, (L_m)_{ca} $$
+   (UU^\top)_{ma, nb} = \phi_m^\top\phi_n (L_m^\top L_n)_{ab}, \; (K_x)_{ma, c} = \phi_m^\top\phi(x) (L_m)_{ca} $$
 
-Predictions: `probit` is $\operatorname{softmax}(\hat f_c / \sqrt{1 + \frac\pi8 v_c})$ with the variances $v_c$; `mc` averages softmax over draws
-of the logits. The algebra is in float64 whatever the network is in.
+Predictions: `probit` is $\operatorname{softmax}(\hat f_c / \sqrt{1 + \frac\pi8 v_c})$ with the variances $v_c$; `mc` averages softmax over
+draws of the logits. The algebra is in float64 whatever the network is in.
 
 Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor of Mk × Mk for M points and k classes.
 
@@ -24,13 +24,13 @@ Deviations:
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.compile import Stepper
-from pseudocore.core.config import Count, Positive, Range
+from pseudocore.core.config import Count, Positive
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
@@ -73,12 +73,12 @@ class Laplace:
     """Adam's first step size; it falls to 0 along a cosine."""
     batch_size: Count = 256
     """Points per step; coresets up to this size are used whole."""
-    temperature: Positive = 1.0
+    temperature: Positive = 0.01
     """T: the covariance is T times that of the posterior."""
     prior: Literal["isotropic", "fan-in"] = "fan-in"
     """Gaussian on all parameters alike, or by each layer's fan-in."""
-    prior_scale: Annotated[float | None, Range(above=0)] = None
-    """Scale of the prior; unless told, the problem's own."""
+    prior_scale: Positive = 50.0
+    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the parameters themselves."""
     predictive: Literal["probit", "mc"] = "probit"
     """From Gaussian logits to probabilities: in closed form, or as an average over num_draws."""
     num_draws: Count = 100
@@ -139,9 +139,8 @@ class Laplace:
         return state.theta[0].clone()
 
     def _head_precision(self, problem: Problem) -> float:
-        scale = problem.prior.scale if self.prior_scale is None else self.prior_scale
         fan_in = problem.model.num_features if self.prior == "fan-in" else 1
-        return fan_in / scale**2
+        return fan_in / self.prior_scale**2
 
 
 def logit_covariance(problem: Problem, posterior: HeadPosterior, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,8 @@ def first_padding(name: str, shape: tuple[int, ...], padding: int = 1) -> int:
     """Padding of the first convolution: 28×28 becomes 32×32 by it, so that five halvings divide it; other sizes are refused."""
     if len(shape) != 3 or shape[1:] not in ((32, 32), (28, 28)):
         raise ConfigError(
-            f"model {name!r} takes images of 32×32 or 28×28, but inputs have shape {shape}; 'convnet3' takes other image sizes, 'mlp' any shape"
+            f"model {name!r} takes images of 32×32 or 28×28, but inputs have shape {shape}; 'convnet3' takes images of other sizes, "
+            "'mlp' any inputs"
         )
     return padding + 2 if shape[1] == 28 else padding
 

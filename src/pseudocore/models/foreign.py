@@ -1,11 +1,11 @@
 """A network of the user's own: `--model package.module:function` names a factory that returns any `nn.Module`.
 
-SAFETY: naming one imports that module and calls that function, with all a Python program may do. It is therefore only ever done
-for a name the user gave for this very call, never for one found in a coreset or run folder.
+SAFETY: naming one imports that module and calls that function, with all a Python program may do. That is for the user to decide:
+a name that comes out of a coreset's provenance is refused (`setup.build_problem`), so a stranger's file runs no code.
 
-The factory is called by keyword with those of `num_classes`, `shape`, `channels`, `width`, `depth` it has parameters for. The last
-`nn.Linear` of what it returns is the head, and must give `num_classes` outputs straight to the network's output; everything
-before is the body. Its own initial weights are not used: theta is drawn as for every network here.
+The factory is called by keyword with those of `num_classes`, `shape`, `channels` it has parameters for, and with any of `width`,
+`depth`, `norm` that were asked for. The last `nn.Linear` of what it returns is the head, and must give the network's output; all
+before it is the body. Its own initial weights are not used: theta is drawn as for every network here, and the head has a bias.
 """
 
 import copy
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.rng import Rng
 from pseudocore.models.flat import BatchNorm, FlatModel, Initial
 
 __all__ = ["is_foreign", "load"]
@@ -45,9 +46,10 @@ def _factory(name: str) -> Any:
         raise ConfigError(f"{name!r} does not name a network factory; write package.module:function")
     try:
         found: Any = importlib.import_module(place)
-    except ImportError as error:
+    except Exception as error:  # whatever a stranger's module does on import
         raise ConfigError(
-            f"the module {place!r} of network {name!r} cannot be imported ({error}); put its folder on PYTHONPATH, or install it"
+            f"the module {place!r} of network {name!r} cannot be imported ({type(error).__name__}: {error}); "
+            "install it, or put its folder on PYTHONPATH"
         ) from error
     for part in word.split("."):
         if not hasattr(found, part):
@@ -59,6 +61,19 @@ def _factory(name: str) -> Any:
 
 
 def _call(name: str, factory: Any, offered: Mapping[str, Any], given: Mapping[str, Any]) -> nn.Module:
+    keywords = _keywords(name, factory, offered, given)
+    try:
+        with torch.random.fork_rng(devices=[]):  # torch's own layers draw their initial weights from the global stream
+            network = factory(**keywords)
+    except Exception as error:
+        raise ConfigError(f"network {name!r} could not be made with {keywords} ({type(error).__name__}: {error})") from error
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"{name!r} returned a {type(network).__name__}; it must return an nn.Module")
+    return network
+
+
+def _keywords(name: str, factory: Any, offered: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is offered as far as the factory has parameters for it, and all that was given, for which it must have some."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError) as error:
@@ -66,17 +81,14 @@ def _call(name: str, factory: Any, offered: Mapping[str, Any], given: Mapping[st
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if unknown := sorted(option for option in given if option not in parameters and not takes_any):
         raise ConfigError(f"network {name!r} has no {' or '.join(unknown)}; its parameters are {', '.join(parameters) or 'none'}")
-    values = {key: value for key, value in {**offered, **given}.items() if key in parameters or key in given or key == "num_classes" and takes_any}
-    required = [key for key, one in parameters.items() if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    values = {key: value for key, value in offered.items() if key in parameters} | dict(given)
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    required = [key for key, one in parameters.items() if one.default is one.empty and one.kind not in variadic]
     if unmet := [key for key in required if key not in values]:
         raise ConfigError(
-            f"network {name!r} requires {', '.join(unmet)}, which nobody can give it; num_classes, shape, channels, width and depth are known"
+            f"network {name!r} requires {', '.join(unmet)}; it can be given {', '.join(offered)}, and width, depth and norm where asked for"
         )
-    with torch.random.fork_rng(devices=[]):  # torch's own layers draw their initial weights from the global stream
-        network = factory(**values)
-    if not isinstance(network, nn.Module):
-        raise ConfigError(f"{name!r} returned a {type(network).__name__}; it must return an nn.Module")
-    return network
+    return values
 
 
 def _behead(name: str, network: nn.Module, num_classes: int) -> tuple[nn.Module, int]:
@@ -110,20 +122,22 @@ def _without_state(name: str, body: nn.Module) -> nn.Module:
 
 
 def _check(name: str, body: nn.Module, network: nn.Module, shape: tuple[int, ...], num_features: int, num_classes: int) -> None:
-    """Refuse a body that fails on the data's inputs, or whose features do not go straight through the head to the output."""
+    """Refuse a body that fails on the data's inputs or is random, and a head that is not the last thing the network does."""
     seen: list[Tensor] = []
     head = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
     handle = head.register_forward_hook(lambda _, __, output: seen.append(output))
-    x = torch.zeros(2, *shape)
+    x = Rng(0)("foreign", name).normal(2, *shape)
     try:
-        with torch.no_grad():
-            features, output = body.eval()(x), network.eval()(x)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            features, again, output = body.train()(x), body(x), network.eval()(x)
     except Exception as error:
-        raise ConfigError(f"network {name!r} fails on inputs of shape {shape}: {error}") from error
+        raise ConfigError(f"network {name!r} fails on inputs of shape {shape} ({type(error).__name__}: {error})") from error
     finally:
         handle.remove()
     if not isinstance(features, Tensor) or features.shape != (2, num_features):
         raise ConfigError(f"network {name!r} must end in its head, but without it gives {_say(features)}, not (n, {num_features})")
+    if not torch.equal(features, again):
+        raise ConfigError(f"network {name!r} gives other features when asked twice; it must draw nothing at random")
     if not seen or not isinstance(output, Tensor) or output.shape != (2, num_classes) or not torch.equal(output, seen[-1]):
         raise ConfigError(f"network {name!r} changes what its last nn.Linear gives; it must return those logits as they are")
 

@@ -49,9 +49,7 @@ class VGG16:
         return _vgg("vgg16", (2, 2, 3, 3, 3), self.width, self.norm, self.init, shape, num_classes)
 
 
-def _vgg(
-    name: str, stages: Sequence[int], width: int, norm: Norm, initial: Initial, shape: tuple[int, ...], num_classes: int
-) -> FlatModel:
+def _vgg(name: str, stages: Sequence[int], width: int, norm: Norm, initial: Initial, shape: tuple[int, ...], num_classes: int) -> FlatModel:
     padding, channels = first_padding(name, shape), shape[0]
     layers: list[nn.Module] = []
     with torch.device("meta"):

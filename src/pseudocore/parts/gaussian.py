@@ -31,9 +31,7 @@ class LastLayer(NamedTuple):
     precision: Tensor  # ρ
 
 
-def fit(
-    features: Tensor, y: Tensor, *, ridge: Tensor | float, prior_variance: Tensor | float, weight: Tensor | None = None
-) -> LastLayer:
+def fit(features: Tensor, y: Tensor, *, ridge: Tensor | float, prior_variance: Tensor | float, weight: Tensor | None = None) -> LastLayer:
     """The posterior given coreset features (M, h) and targets (M, classes).
 
     Both hyper-parameters are relative to the (weighted) mean squared feature norm k̄ = tr(ΦΦᵀ)/Σw, so that they mean the same for every

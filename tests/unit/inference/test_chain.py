@@ -16,6 +16,8 @@ from pseudocore.inference import diagnostics
 from pseudocore.inference.draws import Draws, MemoryDraws
 from pseudocore.inference.hmc import HMC
 from pseudocore.inference.langevin import SGLD
+from pseudocore.inference.predict import Predictive
+from pseudocore.inference.sgd import Ensemble
 from pseudocore.inference.sghmc import SGHMC, AlteredSGHMC
 from pseudocore.store.draws import DrawsFolder
 
@@ -145,7 +147,9 @@ def test_the_default_step_size_shrinks_with_the_weight(problem: Problem, coreset
 
 
 def test_a_chain_and_its_diagnosis(problem: Problem, coreset: Coreset) -> None:
-    predictive = HMC(num_draws=100, num_burn=80, num_chains=4, num_leapfrog=8).fit(problem, coreset, Rng(0))
+    predictive = HMC(num_draws=100, num_burn=80, num_chains=4, num_leapfrog=8, temperature=1.0, prior_scale=1.0).fit(
+        problem, coreset, Rng(0)
+    )
     found = diagnostics.diagnose(predictive)
     assert (found.num_draws, found.num_chains, found.stuck, found.divergent) == (100, 4, 0, 0)
     assert 0.6 < (found.accept or 0) < 0.97
@@ -162,3 +166,10 @@ def test_a_chain_that_was_too_short(problem: Problem, coreset: Coreset) -> None:
 def test_samplers_without_a_metropolis_test_have_no_acceptance(problem: Problem, coreset: Coreset) -> None:
     found = diagnostics.diagnose(SGLD(num_draws=10, num_burn=2, num_inner=2).fit(problem, coreset, Rng(0)))
     assert found[4:] == (None, None, None, None)
+
+
+def test_an_ensemble_is_no_chain(problem: Problem, coreset: Coreset) -> None:
+    predictive = Ensemble(num_steps=2, num_members=2).fit(problem, coreset, Rng(0))
+    assert isinstance(predictive, Predictive)
+    with pytest.raises(ConfigError, match="only draws of chains"):
+        diagnostics.diagnose(predictive)

@@ -1,0 +1,86 @@
+"""pseudocore continual RUN: class-incremental learning from a memory made as the run was made."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.table import Table
+
+from pseudocore import continual as protocol
+from pseudocore.cli import flags as flagging
+from pseudocore.cli.console import err, out, print_json, progress
+from pseudocore.cli.flags import AtLeastOne, Device, Switch
+from pseudocore.core.registry import inferences
+from pseudocore.data import load
+from pseudocore.evaluation.tables import format_metric, metric_title
+from pseudocore.setup import Reduction
+from pseudocore.store import strict_json
+from pseudocore.store.runs import Run
+
+__all__ = ["NAME", "make_app"]
+
+NAME = "continual"
+HELP = "Class-incremental learning: reduce each stage's classes as RUN did, fit on the memory alone, test on all classes seen so far."
+
+
+def make_app(words: Sequence[str]) -> App:
+    """The verb with the flags of the inference that these words ask for."""
+    app = App(name=NAME, help=HELP)
+    name = flagging.asked_for(words, "--inference") or "sgd"
+    app.default(flagging.command(_verb(name), flagging.parameters(inferences[name].make, f"Inference: {name}")))
+    return app
+
+
+def _verb(name: str) -> Callable[..., Any]:
+    def continual(
+        run: Annotated[Path, Parameter(help="RUN folder, whose method, options, data and model are used stage by stage.")],
+        /,
+        *,
+        stages: Annotated[int, AtLeastOne, Parameter(help="Stages the classes arrive in.")] = 5,
+        seeds: Annotated[int, AtLeastOne, Parameter(help="Orders of the classes to run through.")] = 3,
+        inference: Annotated[str | None, Parameter(help="How to fit the memory. [default: sgd]", show_default=False)] = None,  # noqa: ARG001  (it is `name`)
+        keep: Annotated[Path | None, Parameter(name="--out", help="JSON file to keep the results in.")] = None,
+        device: Device = "auto",
+        json: Annotated[bool, Switch, Parameter(help="Print one JSON document on standard output.")] = False,
+        **given: Any,
+    ) -> int:
+        reduction = Reduction.from_config(Run.open(run).config)
+        options, data = flagging.given(given, inferences[name].make), load(reduction.setup.data)
+        with progress(f"continual on {run}", stages * seeds) as advance:
+            results: list[protocol.Stage] = []
+
+            def on_stage(stage: protocol.Stage) -> None:
+                results.append(stage)
+                advance(len(results), {"accuracy": stage.metrics["accuracy"]})
+
+            protocol.continual(
+                reduction, data, num_stages=stages, inference=name, options=options, seeds=seeds, device=device, on_stage=on_stage
+            )
+        document = {"run": str(run), "inference": name, "options": options, "stages": [stage._asdict() for stage in results]}
+        if keep is not None:
+            strict_json.write(keep, document)
+            err.print(f"kept in {keep}")
+        if json:
+            print_json(document)
+        else:
+            out.print(_table(results))
+        return 0
+
+    continual.__doc__ = HELP
+    return continual
+
+
+def _table(results: Sequence[protocol.Stage]) -> Table:
+    """A row a stage: mean ± sd over seeds."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    names = list(results[0].metrics)
+    for title in ("stage", "classes", "memory", *(metric_title(name) for name in names)):
+        table.add_column(title, justify="right")
+    for number in sorted({stage.stage for stage in results}):
+        alike = [stage for stage in results if stage.stage == number]
+        scores = [[stage.metrics[name] for stage in alike] for name in names]
+        cells = [format_metric(mean(values), stdev(values) if len(values) > 1 else None) for values in scores]
+        table.add_row(str(number), str(alike[0].num_classes), str(alike[0].memory), *cells)
+    return table
