@@ -3,12 +3,11 @@
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from pseudocore import setup as setups
 from pseudocore.core import config
@@ -18,7 +17,9 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Inference, Method, Predict, Selector
-from pseudocore.evaluation.metrics import Metrics, measure, summarise
+from pseudocore.data import load as load_data
+from pseudocore.evaluation.metrics import Metrics, measure, spreads
+from pseudocore.evaluation.robustness import corrupted_scores, corrupted_sets, foreign_scores, in_batches
 from pseudocore.setup import Reduction, Setup, build_problem, resolved, words_of
 from pseudocore.store.artifact import load_coreset
 from pseudocore.store.manifest import versions
@@ -111,13 +112,17 @@ def evaluate(
     first_seed: int = 0,
     device: str = "auto",
     setup: Mapping[str, Any] | None = None,
+    severities: Sequence[int] = (),
+    ood: str | Path | Dataset | None = None,
+    num_robust: int = 1000,
     on_seed: Callable[[int, Metrics], None] = lambda seed, metrics: None,
     **options: Any,
 ) -> dict[str, Any]:
     """Test-set metrics of inference on a coreset, mean and sd over `seeds` fresh networks, each to its last step.
 
     `setup` changes words of the coreset's own setup, for example `{"model": "mlp"}`; `options` are fields of the inference. Unless told,
-    the inference is the one the coreset's makers meant, else last-layer-vi.
+    the inference is the one the coreset's makers meant, else last-layer-vi. With `severities`, the first `num_robust` test images are also
+    scored under every corruption at those severities; with `ood`, uncertainty must tell as many of them from another data set.
     """
     if isinstance(coreset, str | Path):
         coreset = load(coreset)
@@ -129,21 +134,30 @@ def evaluate(
         inference, options = name, {**meant, **options}
     way = _inference(inference, options)
     problem = build_problem(coreset, data, device=device, **dict(setup or {}))
-    began, results = time.monotonic(), []
+    foreign = load_data(ood) if isinstance(ood, str | Path) else ood
+    corrupted = corrupted_sets(problem.data, severities, num_robust)
+    began, results, more, sweeps = time.monotonic(), [], [], []
     for seed in range(first_seed, first_seed + seeds):
         predict = way.fit(problem, coreset, Rng(seed)("infer"))
-        results.append(measure(predict, _test_batches(problem), problem.num_classes))
+        results.append(measure(predict, in_batches(problem.data.test), problem.num_classes))
+        more.append(foreign_scores(predict, problem.data, foreign, num_robust) if foreign is not None else {})
+        if corrupted:
+            sweeps.append(corrupted_scores(predict, corrupted, problem.num_classes))
+            more[-1] |= _mean_scores(sweeps[-1])
         on_seed(seed, results[-1])
+    per_seed = [{**_scores(result), **extra} for result, extra in zip(results, more, strict=True)]
     return {
         "inference": inferences.name_of(way),
         "options": config.to_dict(way),
         "model": cast(Any, problem.model).describe(),
         "data": problem.data.name,
         "seeds": seeds,
-        "metrics": summarise(results),
-        "per_seed": [{"seed": seed, **_scores(result)} for seed, result in enumerate(results, first_seed)],
+        "metrics": spreads(per_seed),
+        "per_seed": [{"seed": seed, **scores} for seed, scores in enumerate(per_seed, first_seed)],
         "reliability": _pooled_reliability(results),
         "seconds": round(time.monotonic() - began, 3),
+        **({"corruptions": _corruption_table(sweeps)} if sweeps else {}),
+        **({"ood": foreign.name} if foreign is not None else {}),
     }
 
 
@@ -204,14 +218,23 @@ def _with_origin(coreset: Coreset, reduction: Reduction, problem: Problem, outco
     )
 
 
-def _test_batches(problem: Problem, size: int = 1000) -> Iterator[tuple[Tensor, Tensor]]:
-    x, y = problem.data.test
-    for start in range(0, len(y), size):
-        yield x[start : start + size], y[start : start + size]
-
-
 def _scores(metrics: Metrics) -> dict[str, float]:
     return {name: value for name, value in metrics._asdict().items() if name != "reliability"}
+
+
+def _mean_scores(sweep: Mapping[tuple[str, int], Metrics]) -> dict[str, float]:
+    """Metrics averaged over corruptions and severities, each counting the same."""
+    scores = [_scores(metrics) for metrics in sweep.values()]
+    return {f"corrupted_{name}": sum(score[name] for score in scores) / len(scores) for name in scores[0]}
+
+
+def _corruption_table(sweeps: Sequence[Mapping[tuple[str, int], Metrics]]) -> dict[str, dict[str, float]]:
+    """Mean accuracy over seeds: corruption, then severity."""
+    table: dict[str, dict[str, float]] = {}
+    for kind, severity in sweeps[0]:
+        values = [sweep[kind, severity].accuracy for sweep in sweeps]
+        table.setdefault(kind, {})[str(severity)] = sum(values) / len(values)
+    return table
 
 
 def _pooled_reliability(results: Sequence[Metrics]) -> dict[str, list[Any]]:

@@ -54,6 +54,12 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         inference: Annotated[str | None, Parameter(help=f"One of {', '.join(entry.name for entry in inferences)}.")] = None,  # noqa: ARG001  (it is `name`)
         seeds: Annotated[int, AtLeastOne, Parameter(help="Fresh networks to fit.")] = 5,
         first_seed: Annotated[int, Whole, Parameter(help="Seed of the first network.")] = 0,
+        severity: Annotated[
+            list[int] | None,
+            Parameter(help="Also score test images under all 15 corruptions at this severity, 1 to 5; repeat for several.", negative=""),
+        ] = None,
+        ood: Annotated[str | None, Parameter(help="Also tell test inputs from those of this other data set by uncertainty.")] = None,
+        num_robust: Annotated[int, AtLeastOne, Parameter(help="Test inputs used for --severity and --ood.")] = 1000,
         data: Annotated[str | None, Parameter(help="Data set, when it is not the run's own.")] = None,
         device: Device = "auto",
         json: Annotated[bool, Switch, Parameter(help="Print a flat object of metrics, each {mean, sd}, and nothing else.")] = False,
@@ -64,6 +70,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         with progress(f"{name} on {run}", seeds) as advance:
             result = api.evaluate(
                 folder.coreset(), data, inference=name, seeds=seeds, first_seed=first_seed, device=device, setup=changes,
+                severities=tuple(severity or ()), ood=ood, num_robust=num_robust,
                 on_seed=lambda seed, metrics: advance(seed + 1 - first_seed, {"accuracy": metrics.accuracy, "nll": metrics.nll}), **chosen,
             )  # fmt: skip
         if json:
@@ -72,6 +79,8 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
             scores = "  ".join(f"{metric} {format_metric(score['mean'], score['sd'])}" for metric, score in result["metrics"].items())
             out.print(f"{run}  {name}  {scores}  ({seeds} network{'s' * (seeds > 1)}, {result['seconds']:.1f} s)")
         elsewhere = {"data": result["data"]} if data is not None else {}
+        elsewhere |= {"severity": "".join(map(str, severity))} if severity else {}
+        elsewhere |= {"ood": result["ood"]} if ood is not None else {}
         later = {"first_seed": first_seed} if first_seed else {}
         command = shlex.join(["pseudocore", NAME, *words])
         folder.save_evaluation(_file_name(name, {**changes, **chosen, **elsewhere, **later}), {**result, "command": command})

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import inspect
 import itertools
+import math
 import textwrap
 import types
 import typing
@@ -46,6 +47,8 @@ class Range:
     above: float | None = None
 
     def complaint(self, value: float) -> str | None:
+        if self != Range() and not math.isfinite(value):
+            return "must be a finite number"
         if self.low is not None and not value >= self.low:
             return f"must be at least {self.low:g}"
         if self.above is not None and not value > self.above:

@@ -174,7 +174,7 @@ def _missing(name: str, root: Path | None) -> str:
     if name in _KNOWN:
         place = roots[0] / _KNOWN[name].places[0]
         return f"no {name} here ({looked}); put {_KNOWN[name].files} into {place}, or point PSEUDOCORE_DATA elsewhere"
-    return f"unknown data set {name!r}{did_you_mean(name, _names(root))}; there are {', '.join(_names(root))} ({looked})"
+    return f"unknown data set {name!r}{did_you_mean(name, _names(root))} (known: {', '.join(_names(root))}; {looked})"
 
 
 def _contents(root: Path | None) -> Iterator[Path]:

@@ -100,7 +100,7 @@ def make(
         return fit_zca(dataset.train.x, regularisation, device=device, dtype=dtype)
     if kind == "published":
         return _published(dataset, device, dtype)
-    raise ConfigError(f"unknown preprocessing {kind!r}{did_you_mean(kind, get_args(Kind))}; there are {', '.join(get_args(Kind))}")
+    raise ConfigError(f"unknown preprocessing {kind!r}{did_you_mean(kind, get_args(Kind))} (known: {', '.join(get_args(Kind))})")
 
 
 def fit_standardise(

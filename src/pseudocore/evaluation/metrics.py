@@ -10,7 +10,7 @@ $$ \mathrm{ECE} = \sum_b \frac{|B_b|}{n} \, \bigl| \mathrm{accuracy}(B_b) - \mat
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.types import Predict
 
-__all__ = ["Metrics", "Reliability", "Spread", "Tally", "bin_of", "check_predictions", "measure", "summarise"]
+__all__ = ["Metrics", "Reliability", "Spread", "Tally", "bin_of", "check_predictions", "measure", "spreads", "summarise"]
 
 
 class Reliability(NamedTuple):
@@ -111,7 +111,12 @@ def summarise(results: Sequence[Metrics]) -> dict[str, Spread]:
     """Mean and spread over seeds of every scalar metric, as plain values for JSON."""
     if not results:
         raise DataError("there are no results to summarise; give the metrics of at least one seed")
-    columns = {name: [getattr(result, name) for result in results] for name in Metrics._fields if name != "reliability"}
+    return spreads([{name: value for name, value in result._asdict().items() if name != "reliability"} for result in results])
+
+
+def spreads(results: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """Mean and spread over seeds of numbers by name."""
+    columns = {name: [result[name] for result in results] for name in results[0]}
     return {name: Spread(mean=statistics.fmean(values), sd=_sd(values)) for name, values in columns.items()}
 
 

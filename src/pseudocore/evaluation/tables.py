@@ -83,6 +83,15 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 _DIRECTIONS = {"accuracy": max, "nll": min, "ece": min, "brier": min}
 _TITLES = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "brier": "Brier"}
+_DIRECTIONS |= {f"corrupted_{name}": choose for name, choose in _DIRECTIONS.items()}
+_TITLES |= {f"corrupted_{name}": f"corrupted {title}" for name, title in _TITLES.items()}
+for _score in ("entropy", "information"):
+    _DIRECTIONS |= {f"ood_auroc_{_score}": max, f"ood_aupr_{_score}": max, f"ood_fpr95_{_score}": min}
+    _TITLES |= {
+        f"ood_auroc_{_score}": f"OOD AUROC, {_score}",
+        f"ood_aupr_{_score}": f"OOD AUPR, {_score}",
+        f"ood_fpr95_{_score}": f"OOD FPR95, {_score}",
+    }
 
 
 def metric_names(rows: Sequence[Row]) -> list[str]:

@@ -33,11 +33,11 @@ class ChainSettings:
     """Draws thrown away first."""
     num_chains: Count = 2
     """Chains, each from its own start."""
-    temperature: Positive = 0.3
+    temperature: Positive = 0.1
     """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior."""
     prior: Prior = "fan-in"
     """Gaussian on all parameters alike, Gaussian by each layer's fan-in, or the authors' unsquared norm."""
-    prior_scale: Positive = 6.0
+    prior_scale: Positive = 8.0
     """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the parameters themselves."""
     init_scale: Annotated[float | None, Range(above=0)] = None
     """Chains start at this times standard normal numbers; unless told, at the network's own initialisation."""

@@ -11,7 +11,7 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation.tables import Row, best, comparison, flat, format_metric, look, metric_names, metric_title, variants
 from pseudocore.report.figure import colours
 from pseudocore.report.gallery import Gallery, show
-from pseudocore.report.images import Image, charts, curves, is_finite, reliability
+from pseudocore.report.images import Image, charts, corruption_map, curves, is_finite, reliability
 from pseudocore.store.artifact import CORESET_FILE
 from pseudocore.store.runs import Run
 
@@ -38,7 +38,7 @@ class Evaluation(NamedTuple):
     name: str
     inference: str
     facts: Pairs
-    diagram: Image | None
+    diagrams: list[Image]
 
 
 class Member(NamedTuple):
@@ -169,7 +169,9 @@ def _evaluation(name: str, config: Mapping[str, Any], evaluation: Mapping[str, A
     facts += [("seeds", str(row.num))]
     if duration := _duration(evaluation.get("seconds")):
         facts.append(("time", duration))
-    return Evaluation(name, row.inference, facts, reliability(evaluation, colour))
+    return Evaluation(
+        name, row.inference, facts, [image for image in (reliability(evaluation, colour), corruption_map(evaluation)) if image]
+    )
 
 
 def _versions(manifest: Mapping[str, Any]) -> str:

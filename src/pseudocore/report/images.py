@@ -13,7 +13,7 @@ from pseudocore.report import plots
 from pseudocore.report.figure import data_uri
 from pseudocore.store.runs import Run
 
-__all__ = ["Image", "charts", "curves", "is_finite", "reliability"]
+__all__ = ["Image", "charts", "corruption_map", "curves", "is_finite", "reliability"]
 
 _MAX_CURVES = 4
 
@@ -56,6 +56,22 @@ def reliability(evaluation: Mapping[str, Any], colour: str) -> Image | None:
     inference = evaluation.get("inference", "unknown")
     caption = f"{inference}: accuracy against confidence, with the number of test points in each bin."
     return Image(data_uri(plots.reliability(diagram, colour)), f"reliability diagram of {inference}", caption)
+
+
+def corruption_map(evaluation: Mapping[str, Any]) -> Image | None:
+    """Accuracy under corruptions, where they were evaluated."""
+    table = evaluation.get("corruptions")
+    if not isinstance(table, Mapping) or not table:
+        return None
+    sound = {
+        str(kind): {str(s): float(v) for s, v in row.items() if is_finite(v)} for kind, row in table.items() if isinstance(row, Mapping)
+    }
+    sound = {kind: row for kind, row in sound.items() if row}
+    if not sound:
+        return None
+    inference = evaluation.get("inference", "unknown")
+    caption = f"{inference}: accuracy on corrupted test images, by corruption and severity."
+    return Image(data_uri(plots.corruptions(sound)), f"corruption heat map of {inference}", caption)
 
 
 def is_finite(value: Any) -> bool:

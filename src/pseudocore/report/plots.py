@@ -158,6 +158,27 @@ def heat_map(values: Tensor, row_classes: Sequence[str], names: Sequence[str]) -
     return draw(_WIDTH, _HEIGHT, paint)
 
 
+def corruptions(accuracy: Mapping[str, Mapping[str, float]]) -> bytes:
+    """Accuracy under every corruption (rows) and severity (columns), the numbers written in."""
+
+    def paint(figure: "Figure") -> None:
+        axes = figure.subplots()
+        kinds, severities = list(accuracy), sorted({severity for of_kind in accuracy.values() for severity in of_kind})
+        grid = np.array([[accuracy[kind].get(severity, np.nan) for severity in severities] for kind in kinds])
+        axes.imshow(grid, aspect="auto", interpolation="none", cmap="viridis", vmin=0, vmax=1)
+        for row, column in np.ndindex(grid.shape):
+            ink = "white" if grid[row, column] < 0.6 else "black"
+            axes.text(column, row, f"{grid[row, column]:.2f}".lstrip("0"), ha="center", va="center", fontsize=7, color=ink)
+        axes.set_xticks(range(len(severities)), severities)
+        axes.set_yticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds], fontsize=7)
+        axes.set(xlabel="severity")
+        axes.tick_params(length=0)
+        for side in axes.spines.values():
+            side.set_visible(False)
+
+    return draw(_WIDTH, _HEIGHT * max(1.0, len(accuracy) / 8), paint)
+
+
 def _thinned(line: Curve) -> tuple[Any, Any]:
     """Steps and values as arrays of a drawable length; what no axis can hold becomes a gap."""
     stride = math.ceil(len(line.values) / _MAX_POINTS) or 1

@@ -143,11 +143,11 @@ def test_many_draws_of_dense_networks_are_each_alone() -> None:
 
 @pytest.mark.parametrize("entry", [*models], ids=lambda entry: entry.name)
 def test_every_network_runs_and_describes_itself(entry: Entry) -> None:
-    model = entry.make().build((1, 8, 8), 3)
+    model = entry.make().build((1, 28, 28), 3)
     theta = model.init(Rng(0))
     assert theta.shape == (model.num_parameters,)
-    assert model.features(theta, torch.zeros(2, 1, 8, 8)).shape == (2, model.num_features)
-    assert model.logits(theta, torch.zeros(2, 1, 8, 8)).shape == (2, 3)
+    assert model.features(theta, torch.zeros(2, 1, 28, 28)).shape == (2, model.num_features)
+    assert model.logits(theta, torch.zeros(2, 1, 28, 28)).shape == (2, 3)
     assert model.describe()["name"] == entry.name
     assert model.describe()["num_parameters"] == model.num_parameters
     assert entry.kind in ("images", "any")
