@@ -67,7 +67,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones(refused: Refused, own_worl
         ("--fraction .1 --ipc 3", ["--ipc and --fraction exclude each other"]),
         ("--fraction 1", ["144 points per class", "at most 139"]),
         ("--image-lr abc", ["--image-lr", '"abc"', "float"]),
-        ("--image-lr nan", ["image_lr = nan must be above 0"]),
+        ("--image-lr nan", ["image_lr = nan must be a finite number"]),
         ("--image-lr -1 --batch-size 0", ["image_lr = -1.0 must be above 0", "batch_size = 0 must be at least 1"]),
         ("--image-lr -1 --width 0", ["vbpc: image_lr = -1.0 must be above 0", "setup: width = 0 must be at least 1"]),
         ("--initial reel", ['"reel"', '"real", "noise"']),

@@ -15,7 +15,7 @@ probability $\min(1, e^{H(\theta, r) - H(\hat\theta, \hat r)})$: momentum, mass 
 Cost: `num_leapfrog` gradients on the whole coreset a draw and chain.
 
 Deviations:
-1. The step size is adapted during burn-in (`step_size.py`); `target_accept` = 0 keeps it fixed, as published.
+1. The step size is adapted during burn-in (`step_size.py`), if that is 10 draws or more; `target_accept` = 0 keeps it fixed, as published.
 2. Every trajectory's step size varies by ±`jitter`, which breaks resonance with the posterior's own periods; 0 as published.
 3. Algorithm 2 prints the Metropolis ratio upside down, $e^{H(\hat\theta, \hat r) - H(\theta, r)}$. The authors ran it with the
    potential the right way and the kinetic energy the wrong way round; `flip_kinetic` does so. It does not sample the posterior
@@ -47,6 +47,9 @@ __all__ = ["DIVERGENT", "HMC", "Climb", "leapfrog"]
 DIVERGENT = 1000.0
 """Energy error of a trajectory that has left the level set it should stay on."""
 
+FEWEST = 10
+"""Burnt draws below which a step size cannot be adapted: the first few only swing around it."""
+
 Climb = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Thetas (chains, parameters) to the gradient of the log-density there, and the log-density (chains,)."""
 
@@ -76,7 +79,7 @@ class HMC(ChainSettings):
 
     num_leapfrog: Count = 10
     """Leapfrog steps a proposal."""
-    step_size: Positive = 0.01
+    step_size: Positive = 0.003
     """Leapfrog step size; the first guess when it is adapted."""
     target_accept: Fraction = 0.7
     """Acceptance rate that burn-in adapts the step size to (draws then accept some .1 more); 0 keeps the step size fixed."""
@@ -106,7 +109,7 @@ class HMC(ChainSettings):
         accept = (-energy_error).exp().clamp(max=1).nan_to_num(0.0)
         accepted = rng("accept").uniform(len(theta), **like) < accept
         step, adaptation = state.step + 1, state.adaptation
-        if self.target_accept > 0:
+        if self.target_accept > 0 and self.num_burn >= FEWEST:
             adaptation = self._adapted(adaptation, accept, step)
         wide = accepted.unsqueeze(-1)
         here = torch.where(accepted, value, state.log_density)

@@ -113,6 +113,13 @@ def test_starts(problem: Problem, coreset: Coreset) -> None:
     assert float(scaled.sample(problem, coreset, Rng(2)).draws[0].std()) == pytest.approx(5, rel=0.3)
 
 
+@pytest.mark.parametrize(("num_burn", "adapted"), [(9, False), (10, True)])
+def test_a_burn_in_too_short_to_adapt_in(problem: Problem, coreset: Coreset, num_burn: int, adapted: bool) -> None:
+    kept = MemoryDraws()
+    HMC(num_draws=2, num_burn=num_burn, num_leapfrog=2, step_size=0.02, jitter=0.0).sample(problem, coreset, Rng(0), draws=kept)
+    assert torch.allclose(kept.trace("step_size"), torch.tensor(0.02, dtype=torch.float64)) is not adapted
+
+
 @pytest.mark.parametrize("target", [0.0, 0.8])
 def test_no_proposal_accepted(problem: Problem, coreset: Coreset, target: float) -> None:
     hmc = HMC(num_draws=3, num_burn=0, num_chains=2, num_leapfrog=2, step_size=1e4, target_accept=target)
