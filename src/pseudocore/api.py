@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from pseudocore import setup as setups
 from pseudocore.core import config
@@ -20,6 +21,8 @@ from pseudocore.core.types import Coreset, Dataset, Inference, Method, Predict, 
 from pseudocore.data import load as load_data
 from pseudocore.evaluation.metrics import Metrics, measure, spreads
 from pseudocore.evaluation.robustness import corrupted_scores, corrupted_sets, foreign_scores, in_batches
+from pseudocore.inference.diagnostics import Diagnosis, diagnose, warnings
+from pseudocore.inference.predict import Predictive
 from pseudocore.setup import Reduction, Setup, build_problem, resolved, words_of
 from pseudocore.store.artifact import load_coreset
 from pseudocore.store.manifest import versions
@@ -136,7 +139,7 @@ def evaluate(
     problem = build_problem(coreset, data, device=device, **dict(setup or {}))
     foreign = load_data(ood) if isinstance(ood, str | Path) else ood
     corrupted = corrupted_sets(problem.data, severities, num_robust)
-    began, results, more, sweeps = time.monotonic(), [], [], []
+    began, results, more, sweeps, diagnoses = time.monotonic(), [], [], [], []
     for seed in range(first_seed, first_seed + seeds):
         predict = way.fit(problem, coreset, Rng(seed)("infer"))
         results.append(measure(predict, in_batches(problem.data.test), problem.num_classes))
@@ -144,6 +147,8 @@ def evaluate(
         if corrupted:
             sweeps.append(corrupted_scores(predict, corrupted, problem.num_classes))
             more[-1] |= _mean_scores(sweeps[-1])
+        if isinstance(predict, Predictive) and not isinstance(predict.draws, Tensor):
+            diagnoses.append(diagnose(predict))
         on_seed(seed, results[-1])
     per_seed = [{**_scores(result), **extra} for result, extra in zip(results, more, strict=True)]
     return {
@@ -158,6 +163,7 @@ def evaluate(
         "seconds": round(time.monotonic() - began, 3),
         **({"corruptions": _corruption_table(sweeps)} if sweeps else {}),
         **({"ood": foreign.name} if foreign is not None else {}),
+        **(_diagnostics(diagnoses) if diagnoses else {}),
     }
 
 
@@ -220,6 +226,14 @@ def _with_origin(coreset: Coreset, reduction: Reduction, problem: Problem, outco
 
 def _scores(metrics: Metrics) -> dict[str, float]:
     return {name: value for name, value in metrics._asdict().items() if name != "reliability"}
+
+
+def _diagnostics(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
+    """What each seed's chains were like, and what to say of them."""
+    each = [
+        {**found._asdict(), "predictions": found.predictions._asdict(), "parameters": found.parameters._asdict()} for found in diagnoses
+    ]
+    return {"diagnostics": each, "warnings": list(dict.fromkeys(sentence for found in diagnoses for sentence in warnings(found)))}
 
 
 def _mean_scores(sweep: Mapping[tuple[str, int], Metrics]) -> dict[str, float]:

@@ -78,6 +78,8 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         else:
             scores = "  ".join(f"{metric} {format_metric(score['mean'], score['sd'])}" for metric, score in result["metrics"].items())
             out.print(f"{run}  {name}  {scores}  ({seeds} network{'s' * (seeds > 1)}, {result['seconds']:.1f} s)")
+        for sentence in result.get("warnings", []):
+            err.print(f"warning: {sentence}")
         elsewhere = {"data": result["data"]} if data is not None else {}
         elsewhere |= {"severity": "".join(map(str, severity))} if severity else {}
         elsewhere |= {"ood": result["ood"]} if ood is not None else {}

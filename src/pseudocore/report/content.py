@@ -169,9 +169,26 @@ def _evaluation(name: str, config: Mapping[str, Any], evaluation: Mapping[str, A
     facts += [("seeds", str(row.num))]
     if duration := _duration(evaluation.get("seconds")):
         facts.append(("time", duration))
+    facts += _mixing(evaluation.get("diagnostics"))
     return Evaluation(
         name, row.inference, facts, [image for image in (reliability(evaluation, colour), corruption_map(evaluation)) if image]
     )
+
+
+def _mixing(diagnostics: Any) -> Pairs:
+    """Of a sampler's chains, the worst over seeds."""
+    found = [d for d in diagnostics if isinstance(d, Mapping)] if isinstance(diagnostics, list) else []
+    predictions = [d["predictions"] for d in found if isinstance(d.get("predictions"), Mapping)]
+    facts = {
+        "R-hat of predictions": max(_finite(predictions, "rhat"), default=None),
+        "ESS of predictions": min(_finite(predictions, "ess_bulk"), default=None),
+        "acceptance": min(_finite(found, "accept"), default=None),
+    }
+    return [(name, f"{value:.3g}") for name, value in facts.items() if value is not None]
+
+
+def _finite(tables: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [float(table[name]) for table in tables if is_finite(table.get(name))]
 
 
 def _versions(manifest: Mapping[str, Any]) -> str:

@@ -75,3 +75,14 @@ def test_evaluate_reports_both() -> None:
     assert found["metrics"]["corrupted_accuracy"]["mean"] == pytest.approx(mean)
     assert found["metrics"]["ood_auroc_information"]["mean"] == pytest.approx(0.5)  # the same inputs on both sides
     assert found["metrics"]["accuracy"]["sd"] is not None
+
+
+def test_evaluate_says_whether_chains_have_mixed() -> None:
+    coreset = api.reduce("uniform", digits(), per_class=1, model="linear")
+    found = api.evaluate(coreset, digits(), inference="hmc", num_draws=8, num_burn=2, num_leapfrog=2, num_chains=2, seeds=2)
+    assert len(found["diagnostics"]) == 2
+    assert found["diagnostics"][0]["num_draws"] == 8
+    assert 0 <= found["diagnostics"][0]["accept"] <= 1
+    assert any("worth" in sentence or "mixed" in sentence for sentence in found["warnings"])
+    assert len(set(found["warnings"])) == len(found["warnings"])
+    assert "diagnostics" not in api.evaluate(coreset, digits(), inference="ensemble", num_members=2, num_steps=2, seeds=1)
