@@ -1,7 +1,7 @@
 """Shared by the conformance tests: small problems made of the built-in digits, and chance that nothing may depend on."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,6 @@ from pseudocore.models.convnet import ConvNetWide
 PER_CLASS = 12
 
 MakeProblem = Callable[..., Problem]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """These problems are far too small for more, and the other cores belong to other tests."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

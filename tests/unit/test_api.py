@@ -1,6 +1,5 @@
 """The four functions of a notebook: in memory, in a folder, and what they say when they cannot."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,6 @@ from pseudocore.store.runs import Run
 
 TINY: dict[str, Any] = {"num_steps": 3, "batch_size": 16, "pool_size": 2, "max_age": 5, "model": "convnet3", "width": 4}
 FAST: dict[str, Any] = {"seeds": 2, "num_steps": 3}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """A small problem for samplers: moons under a two-layer network, in float64."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,14 +13,6 @@ from pseudocore.data.toys import moons
 from pseudocore.models.dense import MLP
 
 MakeProblem = Callable[..., Problem]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
