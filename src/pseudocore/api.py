@@ -20,6 +20,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Inference, Method, Predict, Selector
 from pseudocore.data import load as load_data
 from pseudocore.evaluation.metrics import Metrics, measure, spreads
+from pseudocore.evaluation.quirks import published_scores
 from pseudocore.evaluation.robustness import corrupted_scores, corrupted_sets, foreign_scores, in_batches
 from pseudocore.inference.diagnostics import Diagnosis, diagnose, warnings
 from pseudocore.inference.predict import Predictive
@@ -118,14 +119,18 @@ def evaluate(
     severities: Sequence[int] = (),
     ood: str | Path | Dataset | None = None,
     num_robust: int = 1000,
+    published: bool = False,
     on_seed: Callable[[int, Metrics], None] = lambda seed, metrics: None,
     **options: Any,
 ) -> dict[str, Any]:
     """Test-set metrics of inference on a coreset, mean and sd over `seeds` fresh networks, each to its last step.
 
     `setup` changes words of the coreset's own setup, for example `{"model": "mlp"}`; `options` are fields of the inference. Unless told,
-    the inference is the one the coreset's makers meant, else last-layer-vi. With `severities`, the first `num_robust` test images are also
-    scored under every corruption at those severities; with `ood`, uncertainty must tell as many of them from another data set.
+    the inference is the one the coreset's makers meant, else last-layer-vi.
+
+    With `severities`, the first `num_robust` test images are also scored under every corruption at those severities; with `ood`,
+    uncertainty must tell as many of them from another data set. `published` adds NLL and ECE as published evaluators compute them, batch
+    by batch of 256, to compare with printed numbers.
     """
     if isinstance(coreset, str | Path):
         coreset = load(coreset)
@@ -144,6 +149,8 @@ def evaluate(
         predict = way.fit(problem, coreset, Rng(seed)("infer"))
         results.append(measure(predict, in_batches(problem.data.test), problem.num_classes))
         more.append(foreign_scores(predict, problem.data, foreign, num_robust) if foreign is not None else {})
+        if published:
+            more[-1] |= published_scores(predict, in_batches(problem.data.test, 256))
         if corrupted:
             sweeps.append(corrupted_scores(predict, corrupted, problem.num_classes))
             more[-1] |= _mean_scores(sweeps[-1])

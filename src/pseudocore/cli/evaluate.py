@@ -60,6 +60,9 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         ] = None,
         ood: Annotated[str | None, Parameter(help="Also tell test inputs from those of this other data set by uncertainty.")] = None,
         num_robust: Annotated[int, AtLeastOne, Parameter(help="Test inputs used for --severity and --ood.")] = 1000,
+        published: Annotated[
+            bool, Switch, Parameter(help="Also give NLL and ECE as published evaluators compute them, to compare with printed numbers.")
+        ] = False,
         data: Annotated[str | None, Parameter(help="Data set, when it is not the run's own.")] = None,
         device: Device = "auto",
         json: Annotated[bool, Switch, Parameter(help="Print a flat object of metrics, each {mean, sd}, and nothing else.")] = False,
@@ -70,7 +73,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         with progress(f"{name} on {run}", seeds) as advance:
             result = api.evaluate(
                 folder.coreset(), data, inference=name, seeds=seeds, first_seed=first_seed, device=device, setup=changes,
-                severities=tuple(severity or ()), ood=ood, num_robust=num_robust,
+                severities=tuple(severity or ()), ood=ood, num_robust=num_robust, published=published,
                 on_seed=lambda seed, metrics: advance(seed + 1 - first_seed, {"accuracy": metrics.accuracy, "nll": metrics.nll}), **chosen,
             )  # fmt: skip
         if json:

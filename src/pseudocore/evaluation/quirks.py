@@ -12,6 +12,8 @@ set: in small batches bins hold few examples, and chance looks like miscalibrati
 """
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.evaluation.metrics import Tally, check_predictions
 
-__all__ = ["batch_mean_nll", "batchwise_ece"]
+__all__ = ["batch_mean_nll", "batchwise_ece", "published_scores"]
 
 
 def batch_mean_nll(log_probs: Tensor, y: Tensor, batch_size: int = 256) -> float:
@@ -43,6 +45,19 @@ def batchwise_ece(log_probs: Tensor, y: Tensor, batch_size: int = 256, num_bins:
         raise DataError(f"the batch-wise ECE needs predictions (n, classes) and as many labels, not {tuple(log_probs.shape)} and {len(y)}")
     parts = zip(torch.split(log_probs, batch_size), torch.split(y, batch_size), strict=True)
     return sum(Tally.empty(log_probs.shape[1], num_bins).add(p, part).result().ece * len(part) for p, part in parts) / len(y)
+
+
+def published_scores(predict: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Both quirks over a test set in the batches given, one of them in memory at a time; a predictor without draws counts as one."""
+    nll = ece = 0.0
+    num = 0
+    for x, y in batches:
+        each = torch.stack(list(predict.each(x)) if hasattr(predict, "each") else [predict(x)]).cpu()  # (draws, batch, classes)
+        mean = each.double().logsumexp(0) - math.log(len(each))
+        nll += batch_mean_nll(each, y, len(y)) * len(y)
+        ece += batchwise_ece(mean, y, len(y)) * len(y)
+        num += len(y)
+    return {"published_nll": nll / num, "published_ece": ece / num}
 
 
 def _check_size(batch_size: int) -> None:

@@ -58,9 +58,9 @@ def foreign_scores(predict: Any, data: Dataset, foreign: Dataset, num: int) -> d
     return scores
 
 
-def in_batches(examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-    for start in range(0, len(examples.y), _BATCH):
-        yield examples.x[start : start + _BATCH], examples.y[start : start + _BATCH]
+def in_batches(examples: Examples, size: int = _BATCH) -> Iterator[tuple[Tensor, Tensor]]:
+    for start in range(0, len(examples.y), size):
+        yield examples.x[start : start + size], examples.y[start : start + size]
 
 
 def _uncertainty(predict: Any, examples: Examples, num: int) -> dict[str, Tensor]:

@@ -85,6 +85,8 @@ _DIRECTIONS = {"accuracy": max, "nll": min, "ece": min, "brier": min}
 _TITLES = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "brier": "Brier"}
 _DIRECTIONS |= {f"corrupted_{name}": choose for name, choose in _DIRECTIONS.items()}
 _TITLES |= {f"corrupted_{name}": f"corrupted {title}" for name, title in _TITLES.items()}
+_DIRECTIONS |= {"published_nll": min, "published_ece": min}
+_TITLES |= {"published_nll": "NLL as published", "published_ece": "ECE as published"}
 for _score in ("entropy", "information"):
     _DIRECTIONS |= {f"ood_auroc_{_score}": max, f"ood_aupr_{_score}": max, f"ood_fpr95_{_score}": min}
     _TITLES |= {

@@ -10,7 +10,8 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.data import digits, moons
 from pseudocore.data.corrupt import corrupt
-from pseudocore.evaluation.robustness import corrupted_scores, corrupted_sets, foreign_scores
+from pseudocore.evaluation.quirks import batch_mean_nll, batchwise_ece, published_scores
+from pseudocore.evaluation.robustness import corrupted_scores, corrupted_sets, foreign_scores, in_batches
 
 KINDS = ("contrast", "brightness")
 
@@ -86,3 +87,17 @@ def test_evaluate_says_whether_chains_have_mixed() -> None:
     assert any("worth" in sentence or "mixed" in sentence for sentence in found["warnings"])
     assert len(set(found["warnings"])) == len(found["warnings"])
     assert "diagnostics" not in api.evaluate(coreset, digits(), inference="ensemble", num_members=2, num_steps=2, seeds=1)
+
+
+def test_published_scores_are_the_quirks_of_whole_arrays() -> None:
+    coreset = api.reduce("uniform", digits(), per_class=1, model="linear")
+    problem = api.build_problem(coreset, digits())
+    predict = api.infer(coreset, "ensemble", problem=problem, num_members=3, num_steps=3)
+    x, y = problem.data.test
+    each = torch.stack(list(predict.each(x)))  # type: ignore[attr-defined]
+    found = published_scores(predict, in_batches(problem.data.test, 256))
+    assert found["published_nll"] == pytest.approx(batch_mean_nll(each, y, 256), abs=1e-6)
+    assert found["published_ece"] == pytest.approx(batchwise_ece(predict(x), y, 256), abs=1e-6)
+    scores = api.evaluate(coreset, digits(), inference="ensemble", num_members=3, num_steps=3, seeds=1, published=True)["metrics"]
+    assert scores["published_nll"]["mean"] > scores["nll"]["mean"]  # Jensen: equal only for batches of one
+    assert scores["published_ece"]["mean"] >= scores["ece"]["mean"]
