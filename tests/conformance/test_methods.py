@@ -29,8 +29,8 @@ MakeProblem = Callable[..., Problem]
 TINY = {"per_class": 2, "num_steps": 6, "batch_size": 16, "pool_size": 3, "max_age": 3}
 """For whichever of these a method has; with three networks of three steps each, six steps see the pool renewed."""
 
-DETERMINISTIC = {"full"}
-"""Methods that leave nothing to chance."""
+DETERMINISTIC = {"full", "herding", "k-center"}
+"""Methods that leave nothing to chance, as they are by default."""
 
 
 def _every(wanted: Callable[[Entry], bool] = lambda entry: True) -> pytest.MarkDecorator:

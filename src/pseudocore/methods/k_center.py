@@ -1,0 +1,48 @@
+r"""k-center: points that leave no point of their class far away.
+
+Sener, Savarese (2018), "Active learning for convolutional neural networks: a core-set approach", Algorithm 1: the farthest-first
+traversal of Gonzalez (1985). In each class, with features $\phi$,
+
+$$ i_1 = \operatorname*{argmin}_i \lVert \phi(x_i) - \mu \rVert, \qquad
+   i_{t+1} = \operatorname*{argmax}_i \min_{s \le t} \lVert \phi(x_i) - \phi(x_{i_s}) \rVert . $$
+
+The covering radius is at most twice the best one. Cost: `per_class` passes over the features of each class, O(n · d · per_class).
+
+Deviations:
+  D1. It begins with the point nearest to the class mean; the paper begins with points that were labelled before.
+  D2. The greedy rule alone; the paper can go on with an integer program that drops outliers.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from pseudocore.core.config import Count
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+from pseudocore.parts import greedy
+from pseudocore.parts.pretrain import Features, feature_map
+
+__all__ = ["KCenter"]
+
+
+@methods.register("k-center", kind="select", paper="Sener & Savarese 2018, arXiv 1708.00489")
+@dataclass(frozen=True, kw_only=True)
+class KCenter:
+    """Points of each class that leave none of it far away."""
+
+    per_class: Count = 10
+    """Points per class."""
+    features: Features = "inputs"
+    """Where distances are measured: between network inputs as they are, or between the last-layer features of a network trained first."""
+    pretrain_steps: Count = 300
+    """Training steps of that network."""
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+        problem.check_per_class(self.per_class)
+        features = feature_map(problem, self.features, rng, num_steps=self.pretrain_steps)
+        index = greedy.in_each(problem.members, features, lambda rows: greedy.k_center(rows, self.per_class))
+        x, y = problem.data.train.x[index], problem.data.train.y[index]
+        return Coreset(problem.as_pixels(x), y, torch.ones(len(y), dtype=problem.dtype), index)
