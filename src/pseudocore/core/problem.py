@@ -89,6 +89,12 @@ class Problem:
         """The inverse of `inputs`, in pixel units: what goes into a Coreset."""
         return self.preprocess.invert(x)
 
+    def chosen(self, index: Tensor, weight: Tensor | None = None) -> Coreset:
+        """Some training points as a coreset, of weight 1 unless told: what a selector returns."""
+        x, y = self.data.train.x[index], self.data.train.y[index]
+        weight = torch.ones(len(index)) if weight is None else weight
+        return Coreset(self.as_pixels(x), y, weight.to(self.dtype), index)
+
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Network inputs and labels of some training points."""
         index = index.to(self.device)

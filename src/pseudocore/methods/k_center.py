@@ -15,8 +15,6 @@ Deviations:
 
 from dataclasses import dataclass
 
-import torch
-
 from pseudocore.core.config import Count
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
@@ -44,5 +42,4 @@ class KCenter:
         problem.check_per_class(self.per_class)
         features = feature_map(problem, self.features, rng, num_steps=self.pretrain_steps)
         index = greedy.in_each(problem.members, features, lambda rows: greedy.k_center(rows, self.per_class))
-        x, y = problem.data.train.x[index], problem.data.train.y[index]
-        return Coreset(problem.as_pixels(x), y, torch.ones(len(y), dtype=problem.dtype), index)
+        return problem.chosen(index)

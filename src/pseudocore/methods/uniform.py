@@ -6,8 +6,6 @@ Draws `per_class` training examples of each class without replacement. Cost: one
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from pseudocore.core.config import Count
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
@@ -31,7 +29,5 @@ class Uniform:
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         index = balanced_indices(problem, self.per_class, rng)
-        y = problem.data.train.y[index]
-        x = problem.data.train.x[index]
-        weight = problem.data.class_counts[y] / self.per_class if self.weighting == "mass" else torch.ones(len(index))
-        return Coreset(problem.as_pixels(x), y, weight.to(problem.dtype), index)
+        share = problem.data.class_counts[problem.data.train.y[index]] / self.per_class
+        return problem.chosen(index, share if self.weighting == "mass" else None)
