@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
-from pseudocore.core.types import Augment, Coreset, Dataset, Model, Preprocess
+from pseudocore.core.types import Augment, Coreset, Dataset, Experts, Model, Preprocess
 
 __all__ = ["GaussianPrior", "Precision", "Problem", "label_log_likelihood"]
 
@@ -54,6 +54,7 @@ class Problem:
     device: torch.device = torch.device("cpu")
     dtype: torch.dtype = torch.float32
     precision: Precision = "float32"
+    experts: Experts | None = None
 
     @property
     def num_classes(self) -> int:

@@ -19,7 +19,7 @@ from pseudocore.core.rng import Rng
 if TYPE_CHECKING:
     from pseudocore.core.problem import Problem
 
-__all__ = ["Augment", "Coreset", "Dataset", "Examples", "Inference", "LogDensity", "Method", "Model", "Predict", "Preprocess",
+__all__ = ["Augment", "Coreset", "Dataset", "Examples", "Experts", "Inference", "LogDensity", "Method", "Model", "Predict", "Preprocess",
            "Sampler", "Selector"]  # fmt: skip
 
 
@@ -203,6 +203,19 @@ class Model(Protocol):
     def logits(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor: ...
     def statistics(self, theta: Tensor, x: Tensor) -> dict[str, Tensor]: ...
     def describe(self) -> dict[str, Any]: ...
+
+
+class Experts(Protocol):
+    """Networks trained on the whole training set, kept at the end of every epoch; epoch 0 is the initialisation."""
+
+    @property
+    def num_experts(self) -> int: ...
+    @property
+    def num_epochs(self) -> int:
+        """The last epoch kept."""
+
+    def at(self, expert: Tensor, epoch: Tensor) -> Tensor:
+        """Parameters (n, parameters) of experts (n,) at epochs (n,), on the problem's device and in its type."""
 
 
 Predict = Callable[[Tensor], Tensor]
