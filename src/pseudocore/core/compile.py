@@ -1,14 +1,18 @@
-"""How a step is run: eagerly on a CPU, as one captured CUDA graph on a GPU. The only file that knows.
+"""How a step is run: eagerly on a CPU; on a GPU as one captured CUDA graph, of kernels fused by torch.compile when that pays.
+The only file that knows.
 
 A step launches some hundreds of small kernels, and on a fast GPU launching them takes longer than running them. A captured graph
-launches them all at once. Randomness stays a function of (seed, step): each stream a step draws from becomes a generator
-registered with the graph, re-seeded from the stream before every replay, so captured and eager runs make the same draws.
+launches them all at once; compiling first makes fewer and better ones, for half a minute's work at the start.
+
+Randomness stays a function of (seed, step). The first call notes what a step draws and from which streams. From then on these draws
+are made first, each by a generator that is registered with the graph and re-seeded from its stream before every replay, and the step
+takes them from a list: captured, compiled and eager runs make the same draws.
 
 A step that cannot be captured (it reads a value back to the host, or branches on one) is run eagerly, and `Stepper.note` says why.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,86 +24,139 @@ from pseudocore.core.tree import clone, flatten
 
 __all__ = ["Compile", "Step", "Stepper"]
 
-Compile = Literal["auto", "off"]
+Compile = Literal["auto", "on", "off"]
 Step = Callable[[Problem, Any, Rng], tuple[Any, Any]]
 
 WARM_UP = 3
-"""Eager steps before capture, so that libraries have made their handles and workspaces; they count as real steps."""
+"""Steps before capture, so that libraries have made their handles and workspaces; they count as real steps."""
+
+PAYS_FROM = 5000
+"""Steps from which `auto` compiles: about half a minute once, for about 2 ms a step."""
 
 
 class Stepper:
     """Runs `step`, as a graph where that is possible.
 
+    `auto` captures on a GPU, and compiles too when `num_steps` is large; `on` does both, on a CPU the latter alone; `off` neither.
     A captured step keeps the state in buffers of its own: a state it returned is overwritten by the next call, and whoever
     wants to keep one clones it.
     """
 
-    def __init__(self, step: Step, problem: Problem, compile: Compile = "auto") -> None:
+    def __init__(self, step: Step, problem: Problem, compile: Compile = "auto", num_steps: int = 0) -> None:
         self._step = step
         self._problem = problem
+        on_gpu = problem.device.type == "cuda"
+        self._compile = compile == "on" or (compile == "auto" and on_gpu and num_steps >= PAYS_FROM)
+        self._warm_up = WARM_UP if compile != "off" and on_gpu else 0
+        self._replayable: _Replayable | None = None
         self._graph: _Graph | None = None
-        self._warm_up = WARM_UP if compile == "auto" and problem.device.type == "cuda" else 0
         self.note = ""
 
     def __call__(self, state: Any, rng: Rng) -> tuple[Any, Any]:
         if self._graph is not None:
             return self._graph.replay(state, rng)
+        if self._compile and self._replayable is None:
+            self._try_to_compile(state, rng)
         if self._warm_up == 0:
-            return self._step(self._problem, state, rng)
+            return self._now(state, rng)
         self._warm_up -= 1
-        tape = _Tape(len(rng.path))
-        result: tuple[Any, Any] = _on_side_stream(lambda: self._step(self._problem, state, _TapedRng(rng.seed, rng.path, tape)))
+        result: tuple[Any, Any] = _on_side_stream(lambda: self._now(state, rng))
         if self._warm_up == 0:
-            try:
-                self._graph = _capture(self._step, self._problem, result[0], rng, tape)
-            except RuntimeError as error:
-                torch.cuda.synchronize()
-                self.note = f"running eagerly, as this step cannot be captured: {str(error).splitlines()[0]}"
+            self._try_to_capture(result[0], rng)
         return result
 
+    def _now(self, state: Any, rng: Rng) -> tuple[Any, Any]:
+        if self._replayable is not None:
+            return self._replayable.step(state, self._replayable.draws(rng))
+        return self._step(self._problem, state, rng)
 
-class _Tape:
-    """Every stream a step draws from, in order, and the device generator that stands for it.
+    def _try_to_compile(self, state: Any, rng: Rng) -> None:
+        """Compile, and once for all to see whether it works; the state it leads to is thrown away."""
+        try:
+            self._replayable = _record(self._step, self._problem, state, rng)
+            torch.compiler.reset()  # what earlier steppers compiled counts against a limit, and is never used again
+            compiled = torch.compile(self._replayable.step, fullgraph=True, dynamic=False)
+            self._replayable = self._replayable._replace(step=compiled)
+            self._now(state, rng)
+        except Exception as error:  # torch raises many kinds here, none of which should end a run that can do without
+            self._replayable, self._compile = None, False
+            self.note = f"not compiled: {_first_line(error)}"
 
-    One generator a draw, not one a stream: drawing twice from one stream gives the same numbers twice, as it does eagerly.
-    """
+    def _try_to_capture(self, state: Any, rng: Rng) -> None:
+        try:
+            replayable = self._replayable or _record(self._step, self._problem, state, rng)
+            self._graph = _capture(replayable, state, rng)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            self.note = f"running eagerly, as this step cannot be captured: {_first_line(error)}"
 
-    def __init__(self, prefix: int) -> None:
-        self.prefix = prefix
-        """How much of a path names the step itself; the rest names the stream within the step."""
-        self.draws: list[tuple[tuple[str | int, ...], torch.Generator]] = []
-        self.position: int | None = None
-        """Next draw while capturing; None while recording."""
 
-    def generator(self, rng: Rng, device: Device) -> torch.Generator:
-        path = rng.path[self.prefix :]
-        if torch.device(device).type != "cuda":
-            if self.position is not None:
-                raise RuntimeError(f"the stream {path} is drawn on the host")
-            return rng.generator(device)
-        if self.position is None:
-            self.draws.append((path, rng.generator(device)))
-            return self.draws[-1][1]
-        recorded, generator = self.draws[self.position]
-        if recorded != path:
-            raise RuntimeError(f"the step drew from {recorded} in one call and from {path} in the next")
-        self.position += 1
-        return generator
+class _Draw(NamedTuple):
+    path: tuple[str | int, ...]
+    """Of the stream, below the one that names the step."""
+    make: Callable[..., Tensor]
+    arguments: tuple[Any, ...]
+    device: Device
+    options: Mapping[str, Any]
+
+
+class _Replayable(NamedTuple):
+    """A step as a function of its state and of what it draws."""
+
+    step: Callable[[Any, list[Tensor]], tuple[Any, Any]]
+    tape: list[_Draw]
+
+    def draws(self, rng: Rng) -> list[Tensor]:
+        return [rng(*draw.path).draw(draw.make, *draw.arguments, device=draw.device, **draw.options) for draw in self.tape]
 
 
 @dataclass(frozen=True)
-class _TapedRng(Rng):
-    tape: _Tape | None = None
+class _RecordingRng(Rng):
+    """Notes every draw, in order: drawing twice from one stream gives the same numbers twice, and stays two draws."""
 
-    def __call__(self, *names: str | int) -> "_TapedRng":
-        return _TapedRng(self.seed, (*self.path, *names), self.tape)
+    tape: list[_Draw] = field(default_factory=list)
+    prefix: int = 0
+
+    def __call__(self, *names: str | int) -> "_RecordingRng":
+        return _RecordingRng(self.seed, (*self.path, *names), self.tape, self.prefix)
+
+    def draw(self, make: Callable[..., Tensor], *arguments: Any, device: Device, **options: Any) -> Tensor:
+        self.tape.append(_Draw(self.path[self.prefix :], make, arguments, device, options))
+        return Rng(self.seed, self.path).draw(make, *arguments, device=device, **options)
 
     def number(self) -> int:
         raise RuntimeError("a step that chooses by a stream's number on the host cannot be captured")
 
-    def generator(self, device: Device = "cpu") -> torch.Generator:
-        assert self.tape is not None
-        return self.tape.generator(Rng(self.seed, self.path), device)
+
+@dataclass(frozen=True)
+class _ReplayingRng(Rng):
+    """Hands out draws made before, in order."""
+
+    drawn: list[Tensor] = field(default_factory=list)
+    position: list[int] = field(default_factory=lambda: [0])
+
+    def __call__(self, *names: str | int) -> "_ReplayingRng":  # noqa: ARG002
+        return self
+
+    def draw(self, make: Callable[..., Tensor], *arguments: Any, device: Device, **options: Any) -> Tensor:  # noqa: ARG002
+        place = self.position[0]
+        self.position[0] = place + 1
+        if place >= len(self.drawn):
+            raise RuntimeError("the step drew more in one call than in another")
+        return self.drawn[place]
+
+    def number(self) -> int:
+        raise RuntimeError("a step that chooses by a stream's number on the host cannot be captured")
+
+
+def _record(step: Step, problem: Problem, state: Any, rng: Rng) -> _Replayable:
+    """Take a step to note its draws, whose result is thrown away."""
+    tape: list[_Draw] = []
+    step(problem, clone(state), _RecordingRng(rng.seed, rng.path, tape, len(rng.path)))
+    for draw in tape:
+        if torch.device(draw.device).type != problem.device.type:
+            raise RuntimeError(f"the stream {draw.path} is drawn on the host")
+    return _Replayable(lambda state, drawn: step(problem, state, _ReplayingRng(0, (), drawn)), tape)
 
 
 class _Graph(NamedTuple):
@@ -107,30 +164,34 @@ class _Graph(NamedTuple):
     state: Any
     """The buffers a replay reads its state from and leaves the next one in."""
     info: Any
-    tape: _Tape
+    streams: list[tuple[tuple[str | int, ...], torch.Generator]]
 
     def replay(self, state: Any, rng: Rng) -> tuple[Any, Any]:
         if state is not self.state:
             _copy(flatten(state), flatten(self.state))
-        for path, generator in self.tape.draws:
+        for path, generator in self.streams:
             generator.manual_seed(rng(*path).number())
         self.graph.replay()
         return self.state, self.info
 
 
-def _capture(step: Step, problem: Problem, state: Any, rng: Rng, tape: _Tape) -> _Graph:
+def _capture(replayable: _Replayable, state: Any, rng: Rng) -> _Graph:
     buffers = clone(state)
     graph = torch.cuda.CUDAGraph()
-    for _, generator in tape.draws:
+    generators = [rng(*draw.path).generator(draw.device) for draw in replayable.tape]
+    for generator in generators:
         graph.register_generator_state(generator)
-    tape.position = 0
     own = {buffer.data_ptr() for buffer in flatten(buffers).values()}
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        after, info = step(problem, buffers, _TapedRng(rng.seed, rng.path, tape))
+        drawn = [
+            draw.make(*draw.arguments, generator=generator, device=draw.device, **draw.options)
+            for draw, generator in zip(replayable.tape, generators, strict=True)
+        ]
+        after, info = replayable.step(buffers, drawn)
         # A part of the new state may be a buffer of the old one; copy it aside before that is overwritten.
         safe = {name: value.clone() if value.data_ptr() in own else value for name, value in flatten(after).items()}
         _copy(safe, flatten(buffers))
-    return _Graph(graph, buffers, info, tape)
+    return _Graph(graph, buffers, info, [(draw.path, generator) for draw, generator in zip(replayable.tape, generators, strict=True)])
 
 
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
@@ -146,3 +207,7 @@ def _on_side_stream(call: Callable[[], Any]) -> Any:
         result = call()
     torch.cuda.current_stream().wait_stream(stream)
     return result
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -93,7 +93,7 @@ def drive(
         start = saved[0]
         state = unflatten(state, saved[1])
     on_start(start)
-    step_once = Stepper(step, problem, compile)
+    step_once = Stepper(step, problem, compile, num_steps)
     good, num_good = state, start  # the last state known to be finite
     last_save, last_saved_step = time.monotonic(), start
 

@@ -5,7 +5,9 @@ generator state exists to be saved or lost. Splitting is calling: `rng("step", 7
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,15 +36,19 @@ class Rng:
     def generator(self, device: Device = "cpu") -> torch.Generator:
         return torch.Generator(device).manual_seed(self.number())
 
+    def draw(self, make: Callable[..., Tensor], *arguments: Any, device: Device, **options: Any) -> Tensor:
+        """What one of torch's random functions makes with this stream's generator: the one place where anything is drawn."""
+        return make(*arguments, generator=self.generator(device), device=device, **options)
+
     def normal(self, *shape: int, device: Device = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.randn(shape, generator=self.generator(device), device=device, dtype=dtype)
+        return self.draw(torch.randn, shape, device=device, dtype=dtype)
 
     def uniform(self, *shape: int, device: Device = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.rand(shape, generator=self.generator(device), device=device, dtype=dtype)
+        return self.draw(torch.rand, shape, device=device, dtype=dtype)
 
     def integers(self, high: int, *shape: int, device: Device = "cpu") -> Tensor:
         """Uniform on 0 .. high - 1."""
-        return torch.randint(high, shape, generator=self.generator(device), device=device)
+        return self.draw(torch.randint, high, shape, device=device)
 
     def permutation(self, n: int, device: Device = "cpu") -> Tensor:
-        return torch.randperm(n, generator=self.generator(device), device=device)
+        return self.draw(torch.randperm, n, device=device)

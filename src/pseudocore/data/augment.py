@@ -1,8 +1,8 @@
 """Differentiable siamese augmentation (Zhao and Bilen, *Dataset Condensation with Differentiable Siamese Augmentation*, 2021).
 
 One operation of the strategy is drawn per call, and its parameters: shared by the whole batch and by every other batch
-called with the same `rng` ("siamese"), or one set per example. Which operation is decided on the host, its parameters are
-drawn where the images are, so nothing waits for the device.
+called with the same `rng` ("siamese"), or one set per example. All of it is drawn where the images are, so nothing waits for the
+device: on a GPU every operation is carried out and the drawn one kept, on a CPU only that one.
 
 | operation | change |
 |---|---|
@@ -37,7 +37,8 @@ OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 class Draw(NamedTuple):
     """What chance decided: an operation and three uniform numbers per example, (1, 3) when shared."""
 
-    operation: str
+    operation: str | Tensor
+    """Its name, or on a GPU its place among the strategy's operations."""
     uniform: Tensor
 
 
@@ -86,26 +87,37 @@ class DSA:
 
     def draw(self, rng: Rng, num: int, device: torch.device | str = "cpu") -> Draw:
         """Decide for `num` examples; a siamese draw is the same for every `num`."""
-        several = len(self.operations) > 1
-        choice = int(rng("operation").integers(len(self.operations))) if several else 0
-        return Draw(self.operations[choice], rng("values").uniform(1 if self.siamese else num, 3, device=device))
+        uniform = rng("values").uniform(1 if self.siamese else num, 3, device=device)
+        if len(self.operations) == 1:
+            return Draw(self.operations[0], uniform)
+        place = rng("operation").integers(len(self.operations), device=device)
+        return Draw(place if place.is_cuda else self.operations[int(place)], uniform)
 
     def apply(self, x: Tensor, draw: Draw) -> Tensor:
         """Carry out a draw; pure, so one draw can serve many batches."""
         if x.ndim != 4:
             raise ConfigError(f"DSA augments images (n, channels, height, width), not inputs of shape {tuple(x.shape)}")
-        u = draw.uniform.to(x.device).unbind(1)
+        u = draw.uniform.to(x.device)
+        if isinstance(draw.operation, str):
+            return self._changed(x, draw.operation, u)
+        result = x
+        for place, operation in enumerate(self.operations):
+            result = torch.where(draw.operation.to(x.device) == place, self._changed(x, operation, u), result)
+        return result
+
+    def _changed(self, x: Tensor, operation: str, uniform: Tensor) -> Tensor:
+        u = uniform.unbind(1)
         height, width = x.shape[2:]
-        if draw.operation == "flip":
+        if operation == "flip":
             return flip(x, u[0] < self.flip)
-        if draw.operation == "scale":
+        if operation == "scale":
             return scale(x, *(1 / self.scale + (self.scale - 1 / self.scale) * v for v in u[:2]))
-        if draw.operation == "rotate":
+        if operation == "rotate":
             return rotate(x, (2 * u[0] - 1) * math.radians(self.rotate))
-        if draw.operation == "crop":
+        if operation == "crop":
             down, right = round(self.crop * height), round(self.crop * width)
             return crop(x, _whole(u[0], 2 * down + 1) - down, _whole(u[1], 2 * right + 1) - right)
-        if draw.operation == "cutout":
+        if operation == "cutout":
             return cutout(x, _whole(u[0], height), _whole(u[1], width), self.cutout)
         x = brightness(x, (u[0] - 0.5) * self.brightness)
         x = saturation(x, u[1] * self.saturation)

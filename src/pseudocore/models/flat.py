@@ -93,6 +93,8 @@ class FlatModel:
         if theta.ndim == 2:
             axes = (0, None, 0 if statistics else None)
             return vmap(self.features, in_dims=axes)(theta, x, statistics)
+        if x.is_cuda and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)  # the layout of a GPU's matrix units
         module = self._training if statistics is None else self._fixed
         out: Tensor = functional_call(module, {**self._body(theta), **(statistics or {})}, (x,))
         return out

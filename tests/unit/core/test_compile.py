@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudocore.core.compile import WARM_UP, Stepper
+from pseudocore.core.compile import WARM_UP, Stepper, _record
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone
@@ -56,16 +56,50 @@ def test_a_cpu_runs_the_step_itself(problem: Problem) -> None:
     assert stepper.note == ""
 
 
+def test_a_step_can_be_taken_again_with_its_draws_made_before(problem: Problem) -> None:
+    """What a compiled or captured step is: the same function of draws that were made first."""
+    state, rng = State(torch.zeros(4), torch.zeros(4)), Rng(3)("step", 5)
+    replayable = _record(step, problem, state, Rng(3)("step", 0))
+    assert [draw.path for draw in replayable.tape] == [("noise",), ("noise",), ("other", 1)]
+    taken, _ = replayable.step(state, replayable.draws(rng))
+    expected, _ = step(problem, state, rng)
+    assert torch.equal(taken.x, expected.x)
+    with pytest.raises(RuntimeError, match="drew more in one call"):
+        replayable.step(state, replayable.draws(rng)[:2])
+
+
+def test_a_step_that_cannot_be_compiled_runs_eagerly_and_says_why(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise NotImplementedError("no compiler here\nand a long story")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    states, stepper = run(problem, "on")
+    eager, _ = run(problem, "off")
+    assert stepper.note == "not compiled: no compiler here"
+    assert all(torch.equal(one.x, other.x) for one, other in zip(states, eager, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_compiled_equals_eager(problem: Problem) -> None:
+    compiled, stepper = run(problem, "on")
+    eager, _ = run(problem, "off")
+    assert stepper.note == ""
+    for one, other in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(one.x, other.x, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.gpu
-def test_captured_equals_eager(problem: Problem) -> None:
+@pytest.mark.parametrize("compile", ["auto", "on"])
+def test_captured_equals_eager(problem: Problem, compile: str) -> None:
     problem = replace(problem, device=torch.device("cuda"))
-    captured, stepper = run(problem, "auto")
+    captured, stepper = run(problem, compile)
     eager, _ = run(problem, "off")
     assert stepper.note == ""
     assert stepper._graph is not None
     for one, other in zip(captured, eager, strict=True):
-        assert torch.equal(one.x, other.x)
-        assert torch.equal(one.previous, other.previous)
+        torch.testing.assert_close(one.x, other.x, rtol=1e-6, atol=1e-6)  # a compiled sum may be added up in another order
+        torch.testing.assert_close(one.previous, other.previous, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.gpu

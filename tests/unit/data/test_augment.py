@@ -199,3 +199,13 @@ def test_bad_settings_are_refused(settings: dict[str, object], message: str) -> 
 def test_features_cannot_be_augmented() -> None:
     with pytest.raises(ConfigError, match=r"images .*\(4, 2\)"):
         DSA()(torch.zeros(4, 2), Rng(0))
+
+
+@pytest.mark.parametrize("place", range(len(OPERATIONS)))
+def test_an_operation_chosen_on_the_device_is_the_same_operation(place: int) -> None:
+    x, change = images(3), DSA()
+    drawn = change.draw(Rng(2)("step", 1), len(x))
+    by_name = change.apply(x, drawn._replace(operation=change.operations[place]))
+    by_place = change.apply(x, drawn._replace(operation=torch.tensor(place)))
+    assert torch.equal(by_name, by_place)
+    assert not torch.equal(by_place, x) or change.operations[place] == "flip"
