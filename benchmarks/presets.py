@@ -53,7 +53,8 @@ def run(name: str, changes: dict[str, object], arguments: argparse.Namespace) ->
         changes = {**changes, "num_steps": num_steps}
         reduction = replace(reduction, method=replace(reduction.method, num_steps=num_steps))
     began = time.monotonic()
-    outcome = api.run_reduction(reduction, problem)
+    first: list[float] = []  # when the tenth step was done, compiled and captured
+    outcome = api.run_reduction(reduction, problem, on_log=lambda step, values: first.append(time.monotonic()) if not first else None)
     if problem.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.monotonic() - began
@@ -69,7 +70,8 @@ def run(name: str, changes: dict[str, object], arguments: argparse.Namespace) ->
         "note": outcome.note,
         "num_steps": outcome.num_steps,
         "distillation_seconds": round(seconds, 1),
-        "ms_per_step": round(1000 * seconds / max(1, outcome.num_steps), 3),
+        "start_up_seconds": round(first[0] - began, 1) if first else None,
+        "ms_per_step": round(1000 * (seconds - (first[0] - began if first else 0)) / max(1, outcome.num_steps), 3),
         "peak_memory_mib": torch.cuda.max_memory_allocated() // 2**20 if torch.cuda.is_available() else None,
         "evaluation": result,
         "learned": outcome.coreset.provenance.get("posterior"),
@@ -83,7 +85,7 @@ def run(name: str, changes: dict[str, object], arguments: argparse.Namespace) ->
     if arguments.on == "test":
         save_coreset(arguments.out / f"{stem}.safetensors", outcome.coreset)
     scores = {metric: f"{score['mean']:.4f}±{score['sd'] or 0:.4f}" for metric, score in result["metrics"].items()}
-    print(stem, outcome.status, outcome.note, f"{seconds:.1f}s", scores, flush=True)
+    print(stem, outcome.status, outcome.note, f"{seconds:.1f}s", record["start_up_seconds"], record["ms_per_step"], scores, flush=True)
     return stem, outcome.status, f"{seconds:.1f} s", scores
 
 

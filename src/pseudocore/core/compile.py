@@ -13,7 +13,7 @@ A step that cannot be captured (it reads a value back to the host, or branches o
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -128,25 +128,26 @@ class _RecordingRng(Rng):
         raise RuntimeError("a step that chooses by a stream's number on the host cannot be captured")
 
 
-@dataclass(frozen=True)
-class _ReplayingRng(Rng):
-    """Hands out draws made before, in order."""
+class _ReplayingRng:
+    """Hands out draws made before, in order. Not itself an `Rng`: the compiler of torch 2.11 cannot make a frozen dataclass."""
 
-    drawn: list[Tensor] = field(default_factory=list)
-    position: list[int] = field(default_factory=lambda: [0])
+    def __init__(self, drawn: list[Tensor]) -> None:
+        self.drawn = drawn
+        self.position = 0
 
     def __call__(self, *names: str | int) -> "_ReplayingRng":  # noqa: ARG002
         return self
 
     def draw(self, make: Callable[..., Tensor], *arguments: Any, device: Device, **options: Any) -> Tensor:  # noqa: ARG002
-        place = self.position[0]
-        self.position[0] = place + 1
-        if place >= len(self.drawn):
+        if self.position >= len(self.drawn):
             raise RuntimeError("the step drew more in one call than in another")
-        return self.drawn[place]
+        self.position += 1
+        return self.drawn[self.position - 1]
 
     def number(self) -> int:
         raise RuntimeError("a step that chooses by a stream's number on the host cannot be captured")
+
+    normal, uniform, integers, permutation = Rng.normal, Rng.uniform, Rng.integers, Rng.permutation
 
 
 def _record(step: Step, problem: Problem, state: Any, rng: Rng) -> _Replayable:
@@ -156,7 +157,7 @@ def _record(step: Step, problem: Problem, state: Any, rng: Rng) -> _Replayable:
     for draw in tape:
         if torch.device(draw.device).type != problem.device.type:
             raise RuntimeError(f"the stream {draw.path} is drawn on the host")
-    return _Replayable(lambda state, drawn: step(problem, state, _ReplayingRng(0, (), drawn)), tape)
+    return _Replayable(lambda state, drawn: step(problem, state, cast(Rng, _ReplayingRng(drawn))), tape)
 
 
 class _Graph(NamedTuple):

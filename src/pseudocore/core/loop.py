@@ -111,7 +111,8 @@ def drive(
             state, info = step_once(state, rng("step", number))
             done = number + 1
             final = done == num_steps
-            due = done % checkpoint_every == 0 or time.monotonic() - last_save > checkpoint_seconds
+            overdue = done % checkpoint_every == 0 or time.monotonic() - last_save > checkpoint_seconds
+            due = overdue and checkpoints is not None
             checking = done % check_every == 0 or final or due
             if checking and (culprit := _not_finite(state)) is not None:
                 keep()
