@@ -243,5 +243,5 @@ def test_without_checkpoints_none_falls_due(problem: Problem, monkeypatch: pytes
     """A search of the state waits for the device: one a step would cost more than the step."""
     searches: list[object] = []
     monkeypatch.setattr("pseudocore.core.loop._not_finite", searches.append)
-    run(Drift(), problem, checkpoint_every=1, checkpoint_seconds=0.0, check_every=4)
+    run(Drift(), problem, seed=0, checkpoint_every=1, checkpoint_seconds=0.0, check_every=4)
     assert len(searches) == 3  # after steps 4 and 8 and the last
