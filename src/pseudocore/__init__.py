@@ -8,13 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pseudocore.api import evaluate, infer, load, reduce
+    from pseudocore.api import evaluate, experts, infer, load, reduce
     from pseudocore.core.types import Coreset, Dataset, Examples
 
 __version__ = "0.1.0"
-__all__ = ["Coreset", "Dataset", "Examples", "__version__", "evaluate", "infer", "load", "reduce"]
+__all__ = ["Coreset", "Dataset", "Examples", "__version__", "evaluate", "experts", "infer", "load", "reduce"]
 
-_HOMES = dict.fromkeys(("evaluate", "infer", "load", "reduce"), "pseudocore.api")
+_HOMES = dict.fromkeys(("evaluate", "experts", "infer", "load", "reduce"), "pseudocore.api")
 _HOMES |= dict.fromkeys(("Coreset", "Dataset", "Examples"), "pseudocore.core.types")
 
 

@@ -1,17 +1,16 @@
-"""What a notebook uses: `reduce`, `infer`, `evaluate`, `load`. The command line is a thin layer over the same functions."""
+"""What a notebook uses: `reduce`, `infer`, `evaluate`, `experts`, `load`. The command line is a thin layer over the same functions."""
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from pseudocore import setup as setups
-from pseudocore.core import config
+from pseudocore.assess import Extras, assess
+from pseudocore.buffer import experts, with_experts
+from pseudocore.core import config, cost
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.loop import Outcome, run
 from pseudocore.core.problem import Problem
@@ -19,17 +18,13 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Inference, Method, Predict, Selector
 from pseudocore.data import load as load_data
-from pseudocore.evaluation.metrics import Metrics, measure, spreads
-from pseudocore.evaluation.quirks import published_scores
-from pseudocore.evaluation.robustness import corrupted_scores, corrupted_sets, foreign_scores, in_batches
-from pseudocore.inference.diagnostics import Diagnosis, diagnose, warnings
-from pseudocore.inference.predict import Predictive
+from pseudocore.evaluation.metrics import Metrics
 from pseudocore.setup import Reduction, Setup, build_problem, resolved, words_of
 from pseudocore.store.artifact import load_coreset
 from pseudocore.store.manifest import versions
 from pseudocore.store.runs import Run
 
-__all__ = ["Reduction", "build_problem", "evaluate", "infer", "load", "reduce", "resolved", "run_reduction"]
+__all__ = ["Reduction", "build_problem", "evaluate", "experts", "infer", "load", "reduce", "resolved", "run_reduction"]
 
 OnLog = Callable[[int, dict[str, float]], None]
 
@@ -47,9 +42,10 @@ def reduce(
     words = {key: value for key, value in options.items() if key in of_setup}
     rest = {key: value for key, value in options.items() if key not in of_setup}
     reduction = Reduction.from_config({"method": method, "data": name, "seed": seed, "setup": words, "options": rest})
-    problem = setups.build(reduction.setup, data if isinstance(data, Dataset) else None, device=device)
-    folder = None if out is None else Run.create(out, resolved(reduction, problem).to_config())
-    outcome = run_reduction(reduction, problem, folder)
+    with cost.recording():
+        problem = setups.build(reduction.setup, data if isinstance(data, Dataset) else None, device=device)
+        folder = None if out is None else Run.create(out, resolved(reduction, problem).to_config())
+        outcome = run_reduction(reduction, problem, folder)
     if outcome.status != "finished":
         raise RunError(f"{method} {outcome.status}: {outcome.reason}")
     return outcome.coreset
@@ -63,28 +59,21 @@ def run_reduction(
     on_log: OnLog = lambda step, values: None,
     **loop_options: Any,
 ) -> Outcome:
-    """Carry out a reduction, in a run folder when one is given: metrics, checkpoints, coreset and manifest go there."""
+    """Carry out a reduction, in a run folder when one is given: metrics, checkpoints, coreset and manifest go there.
+
+    A method that learns from experts and was given none trains them first, while `on_log` hears of step 0.
+    """
     config.check(reduction.method)
     reduction = resolved(reduction, problem)
     if folder is not None:
         _begin(folder, problem)
-    began = time.monotonic()
-    if hasattr(reduction.method, "select"):
-        coreset = cast(Selector, reduction.method).select(problem, Rng(reduction.seed))
-        outcome = Outcome(coreset, "finished", "", 0, time.monotonic() - began)
-    else:
-
-        def log(step: int, values: dict[str, float]) -> None:
-            if folder is not None:
-                folder.log(step, values)
-            on_log(step, values)
-
-        checkpoints = folder.checkpoints if folder is not None else None
-        outcome = run(cast(Method, reduction.method), problem, seed=reduction.seed, checkpoints=checkpoints, on_log=log, **loop_options)
+    with cost.recording() as costs, cost.stage("reduce", problem.device):
+        problem = with_experts(reduction, problem, folder, lambda done, numbers: on_log(0, numbers))
+        outcome = _carry_out(reduction, problem, folder, on_log, loop_options)
     outcome = _unless_runaway(outcome, problem)
     outcome = outcome._replace(coreset=_with_origin(outcome.coreset, reduction, problem, outcome))
     if folder is not None:
-        _end(folder, problem, outcome)
+        _end(folder, outcome, costs)
     return outcome
 
 
@@ -120,6 +109,7 @@ def evaluate(
     ood: str | Path | Dataset | None = None,
     num_robust: int = 1000,
     published: bool = False,
+    landscape: bool = False,
     on_seed: Callable[[int, Metrics], None] = lambda seed, metrics: None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -130,7 +120,7 @@ def evaluate(
 
     With `severities`, the first `num_robust` test images are also scored under every corruption at those severities; with `ood`,
     uncertainty must tell as many of them from another data set. `published` adds NLL and ECE as published evaluators compute them, batch
-    by batch of 256, to compare with printed numbers.
+    by batch of 256, to compare with printed numbers; `landscape` the losses of coreset and data between two networks trained on either.
     """
     if isinstance(coreset, str | Path):
         coreset = load(coreset)
@@ -141,37 +131,37 @@ def evaluate(
     if inference is None or inference == name:
         inference, options = name, {**meant, **options}
     way = _inference(inference, options)
-    problem = build_problem(coreset, data, device=device, **dict(setup or {}))
-    foreign = load_data(ood) if isinstance(ood, str | Path) else ood
-    corrupted = corrupted_sets(problem.data, severities, num_robust)
-    began, results, more, sweeps, diagnoses = time.monotonic(), [], [], [], []
-    for seed in range(first_seed, first_seed + seeds):
-        predict = way.fit(problem, coreset, Rng(seed)("infer"))
-        results.append(measure(predict, in_batches(problem.data.test), problem.num_classes))
-        more.append(foreign_scores(predict, problem.data, foreign, num_robust) if foreign is not None else {})
-        if published:
-            more[-1] |= published_scores(predict, in_batches(problem.data.test, 256))
-        if corrupted:
-            sweeps.append(corrupted_scores(predict, corrupted, problem.num_classes))
-            more[-1] |= _mean_scores(sweeps[-1])
-        if isinstance(predict, Predictive) and not isinstance(predict.draws, Tensor):
-            diagnoses.append(diagnose(predict))
-        on_seed(seed, results[-1])
-    per_seed = [{**_scores(result), **extra} for result, extra in zip(results, more, strict=True)]
+    began = time.monotonic()
+    with cost.recording() as costs:
+        problem = build_problem(coreset, data, device=device, **dict(setup or {}))
+        foreign = load_data(ood) if isinstance(ood, str | Path) else ood
+        extras = Extras(severities, foreign, num_robust, published, landscape)
+        found = assess(way, problem, coreset, range(first_seed, first_seed + seeds), extras, on_seed)
     return {
         "inference": inferences.name_of(way),
         "options": config.to_dict(way),
         "model": cast(Any, problem.model).describe(),
         "data": problem.data.name,
         "seeds": seeds,
-        "metrics": spreads(per_seed),
-        "per_seed": [{"seed": seed, **scores} for seed, scores in enumerate(per_seed, first_seed)],
-        "reliability": _pooled_reliability(results),
+        **found,
         "seconds": round(time.monotonic() - began, 3),
-        **({"corruptions": _corruption_table(sweeps)} if sweeps else {}),
-        **({"ood": foreign.name} if foreign is not None else {}),
-        **(_diagnostics(diagnoses) if diagnoses else {}),
+        "cost": cost.to_table(costs),
     }
+
+
+def _carry_out(reduction: Reduction, problem: Problem, folder: Run | None, on_log: OnLog, loop_options: Mapping[str, Any]) -> Outcome:
+    began = time.monotonic()
+    if hasattr(reduction.method, "select"):
+        coreset = cast(Selector, reduction.method).select(problem, Rng(reduction.seed))
+        return Outcome(coreset, "finished", "", 0, time.monotonic() - began)
+
+    def log(step: int, values: dict[str, float]) -> None:
+        if folder is not None:
+            folder.log(step, values)
+        on_log(step, values)
+
+    checkpoints = folder.checkpoints if folder is not None else None
+    return run(cast(Method, reduction.method), problem, seed=reduction.seed, checkpoints=checkpoints, on_log=log, **loop_options)
 
 
 def _inference(inference: str | Inference, options: Mapping[str, Any]) -> Inference:
@@ -205,8 +195,9 @@ def _begin(folder: Run, problem: Problem) -> None:
     folder.update_manifest(data_fingerprint=data.fingerprint, class_names=list(data.class_names), device=str(problem.device))
 
 
-def _end(folder: Run, problem: Problem, outcome: Outcome) -> None:
+def _end(folder: Run, outcome: Outcome, costs: Mapping[str, cost.Cost]) -> None:
     seconds = outcome.seconds + (folder.manifest.get("seconds") or 0.0)  # of earlier, interrupted calls too
+    costs = cost.combined(cost.from_table(folder.manifest.get("cost") or {}), costs)
     if outcome.status != "interrupted":
         folder.save_coreset(outcome.coreset)
     folder.finish(
@@ -215,7 +206,8 @@ def _end(folder: Run, problem: Problem, outcome: Outcome) -> None:
         seconds=round(seconds, 3),
         num_steps=outcome.num_steps,
         points=len(outcome.coreset),
-        peak_memory_mib=_peak_memory(problem),
+        peak_memory_mib=max(one.peak_mib for one in costs.values()),
+        cost=cost.to_table(costs),
         note=outcome.note,
     )
 
@@ -229,49 +221,3 @@ def _with_origin(coreset: Coreset, reduction: Reduction, problem: Problem, outco
         preprocess=problem.preprocess.describe(),
         versions=versions(),
     )
-
-
-def _scores(metrics: Metrics) -> dict[str, float]:
-    return {name: value for name, value in metrics._asdict().items() if name != "reliability"}
-
-
-def _diagnostics(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
-    """What each seed's chains were like, and what to say of them."""
-    each = [
-        {**found._asdict(), "predictions": found.predictions._asdict(), "parameters": found.parameters._asdict()} for found in diagnoses
-    ]
-    return {"diagnostics": each, "warnings": list(dict.fromkeys(sentence for found in diagnoses for sentence in warnings(found)))}
-
-
-def _mean_scores(sweep: Mapping[tuple[str, int], Metrics]) -> dict[str, float]:
-    """Metrics averaged over corruptions and severities, each counting the same."""
-    scores = [_scores(metrics) for metrics in sweep.values()]
-    return {f"corrupted_{name}": sum(score[name] for score in scores) / len(scores) for name in scores[0]}
-
-
-def _corruption_table(sweeps: Sequence[Mapping[tuple[str, int], Metrics]]) -> dict[str, dict[str, float]]:
-    """Mean accuracy over seeds: corruption, then severity."""
-    table: dict[str, dict[str, float]] = {}
-    for kind, severity in sweeps[0]:
-        values = [sweep[kind, severity].accuracy for sweep in sweeps]
-        table.setdefault(kind, {})[str(severity)] = sum(values) / len(values)
-    return table
-
-
-def _pooled_reliability(results: Sequence[Metrics]) -> dict[str, list[Any]]:
-    """Reliability over all seeds: bins of the same edges added up."""
-    pooled: dict[str, list[Any]] = {"confidence": [], "accuracy": [], "count": []}
-    for bins in zip(*(zip(*result.reliability, strict=True) for result in results), strict=True):
-        count = sum(n for *_, n in bins)
-        pooled["count"].append(count)
-        for place, name in enumerate(("confidence", "accuracy")):
-            pooled[name].append(sum(b[place] * b[2] for b in bins if b[2]) / count if count else None)
-    return pooled
-
-
-def _peak_memory(problem: Problem) -> int:
-    """MiB: the device's peak on a GPU, the process's on a CPU."""
-    if problem.device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated() // 2**20)
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes
-    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20)

@@ -97,7 +97,8 @@ def join(memory: Coreset | None, new: Coreset, *, offset: int) -> Coreset:
 
 
 def _reduce(reduction: api.Reduction, data: Dataset, device: str) -> Coreset:
-    outcome = api.run_reduction(reduction, setups.build(reduction.setup, data, device=device))
+    own = replace(reduction, setup=replace(reduction.setup, experts=None))  # experts of all classes know nothing of some
+    outcome = api.run_reduction(own, setups.build(own.setup, data, device=device))
     if outcome.status != "finished":
         raise RunError(f"the reduction of {data.name} {outcome.status}: {outcome.reason}")
     return outcome.coreset

@@ -11,12 +11,15 @@ import pseudocore.inference
 import pseudocore.methods  # noqa: F401  (these imports fill the registries)
 from pseudocore.core import config
 from pseudocore.core.config import Positive, Range
+from pseudocore.core.cost import stage
 from pseudocore.core.errors import ArtifactError, ConfigError, DataError
 from pseudocore.core.problem import GaussianPrior, Precision, Problem
 from pseudocore.core.registry import did_you_mean, inferences, methods, models
 from pseudocore.core.types import Coreset, Dataset
 from pseudocore.data import DSA, load, whiten
 from pseudocore.models import FlatModel, foreign
+from pseudocore.store.experts import ExpertFolder
+from pseudocore.store.shelf import user_shelf
 
 __all__ = ["Reduction", "Setup", "build", "build_problem", "check_tables", "resolve", "resolved", "words_of"]
 
@@ -35,7 +38,7 @@ class Setup:
     """Depth of the network; unless told, the network's own default."""
     norm: Literal["instance", "batch", "none"] | None = None
     """Normalisation inside the network; unless told, the network's own default."""
-    init: Literal["torch", "lecun", "he"] | None = None
+    init: Literal["torch", "lecun", "he", "flax"] | None = None
     """Spread of initial weights; unless told, the network's own default."""
     preprocess: Literal["none", "standard", "published", "zca"] = "standard"
     """From pixels to network inputs."""
@@ -47,6 +50,8 @@ class Setup:
     """Standard deviation of the Gaussian prior on network parameters."""
     precision: Precision = "float32"
     """Arithmetic on a GPU: float32, tf32 matrix products, or bf16 passes through the network."""
+    experts: str | None = None
+    """Folder that pseudocore experts has filled, for methods that learn from experts; unless told, the method trains its own."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,8 @@ def resolved(reduction: Reduction, problem: Problem) -> Reduction:
     """The reduction with every default that depends on the data written out, what config.toml keeps; its budget is checked."""
     if hasattr(reduction.method, "per_class"):
         problem.check_per_class(reduction.method.per_class)
+    if reduction.setup.experts is not None:
+        _check_experts(reduction, problem)
     return replace(reduction, setup=resolve(reduction.setup, problem.data))
 
 
@@ -110,7 +117,9 @@ def resolve(setup: Setup, data: Dataset) -> Setup:
 def build(setup: Setup, data: Dataset | None = None, *, device: str = "auto", root: Path | None = None) -> Problem:
     """Load the data (unless handed in), make the network, fit the preprocessing."""
     config.check(setup)
-    data = data or load(setup.data, root=root)
+    if data is None:
+        with stage("load"):
+            data = load(setup.data, root=root)
     where = _device(device)
     model = _model(resolve(setup, data), data)
     augment = DSA(strategy=setup.augment, siamese=setup.siamese) if setup.augment else None
@@ -119,16 +128,19 @@ def build(setup: Setup, data: Dataset | None = None, *, device: str = "auto", ro
     if where.type == "cuda":
         fast = setup.precision != "float32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast  # torch knows it as a global only
-    preprocess = whiten.make(setup.preprocess, data, device=where)
-    return Problem(data, model, preprocess, augment, GaussianPrior(setup.prior_scale), where, precision=setup.precision)
+    with stage("preprocess", where):
+        preprocess = whiten.make(setup.preprocess, data, device=where)
+    prior = GaussianPrior(setup.prior_scale)
+    problem = Problem(data, model, preprocess, augment, prior, where, precision=setup.precision, shelf=user_shelf())
+    return problem if setup.experts is None else replace(problem, experts=ExpertFolder.open(setup.experts).mapped(problem))
 
 
 def build_problem(coreset: Coreset, data: str | Path | Dataset | None = None, *, device: str = "auto", **changes: Any) -> Problem:
     """The problem a coreset was made for, from its provenance, with some words of its setup changed.
 
-    Augmentation is not taken over: it belonged to making the coreset.
+    Augmentation and experts are not taken over: they belonged to making the coreset.
     """
-    words: dict[str, Any] = {**words_of(coreset, "setup"), "augment": None, **changes}
+    words: dict[str, Any] = {**words_of(coreset, "setup"), "augment": None, **changes, "experts": None}
     if data is not None and not isinstance(data, Dataset):
         words["data"] = str(data)
     if "data" not in words and data is None:
@@ -161,6 +173,19 @@ def words_of(coreset: Coreset, name: str) -> dict[str, Any]:
     return dict(table)
 
 
+def _check_experts(reduction: Reduction, problem: Problem) -> None:
+    """Refuse experts that the method cannot use, or that were not kept for as long as it needs."""
+    name, needed, path = methods.name_of(reduction.method), getattr(reduction.method, "expert_epochs", None), str(reduction.setup.experts)
+    if needed is None:
+        raise ConfigError(f"method {name!r} learns from no experts; leave out --experts {path}")
+    if problem.experts is not None and problem.experts.num_epochs < needed:
+        settings = f" with max_start={reduction.method.max_start}" if hasattr(reduction.method, "max_start") else ""
+        command = ExpertFolder.open(path).command(needed)
+        raise ConfigError(
+            f"the experts in {path} were kept for {problem.experts.num_epochs} epochs, but {name}{settings} needs {needed}: run `{command}`"
+        )
+
+
 _KINDS = {"method": "a text", "data": "a text", "seed": "a whole number", "setup": "a table", "options": "a table", "evaluate": "a table"}
 
 
@@ -185,7 +210,8 @@ def _build_all(parts: Sequence[tuple[type, Mapping[str, Any], str]]) -> list[Any
 def _own_data(setup: Setup) -> Dataset:
     """What the coreset was made of."""
     try:
-        return load(setup.data)
+        with stage("load"):
+            return load(setup.data)
     except DataError as error:
         raise DataError(f"{error}; if what the coreset was made of has moved, say where it is (--data)") from error
 

@@ -1,7 +1,9 @@
 """Shared by the conformance tests: small problems made of the built-in digits, and chance that nothing may depend on."""
 
+import functools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,11 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.data import digits, whiten
 from pseudocore.models.convnet import ConvNetWide
+from pseudocore.parts.experts import Resident, Training, train
 
 PER_CLASS = 12
+NUM_EXPERTS, NUM_EPOCHS = 2, 4
+"""As many epochs as a tiny trajectory method asks for, and one more."""
 
 MakeProblem = Callable[..., Problem]
 
@@ -28,11 +33,18 @@ def data() -> Dataset:
 
 @pytest.fixture(scope="session")
 def make_problem(data: Dataset) -> MakeProblem:
-    """The digits under a convolutional network of four and eight channels."""
+    """The digits under a convolutional network of four and eight channels, with experts for the methods that learn from them."""
 
-    def make(norm: Any = "none", dtype: torch.dtype = torch.float32) -> Problem:
+    @functools.cache
+    def trained(norm: Any, dtype: torch.dtype) -> Resident:
+        return train(bare(norm, dtype), Training(lr=0.05, batch_size=16), num=NUM_EXPERTS, num_epochs=NUM_EPOCHS)
+
+    def bare(norm: Any, dtype: torch.dtype) -> Problem:
         model = ConvNetWide(width=4, norm=norm).build(data.shape, data.num_classes)
         return Problem(data, model, whiten.make("standard", data, dtype=dtype), dtype=dtype)
+
+    def make(norm: Any = "none", dtype: torch.dtype = torch.float32) -> Problem:
+        return replace(bare(norm, dtype), experts=trained(norm, dtype))
 
     return make
 

@@ -20,17 +20,31 @@ from pseudocore.core.loop import run
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.core.types import Coreset, Dataset
+from pseudocore.models.dense import Linear
 from pseudocore.setup import Setup
 from pseudocore.store import toml
 from pseudocore.store.artifact import load_coreset, save_coreset
 
 MakeProblem = Callable[..., Problem]
 
-TINY = {"per_class": 2, "num_steps": 6, "batch_size": 16, "pool_size": 3, "max_age": 3}
+TINY = {"per_class": 2, "num_steps": 6, "batch_size": 16, "pool_size": 3, "max_age": 3,
+        "max_start": 2, "horizon": 1, "num_experts": 2, "num_inner_steps": 3, "num_draws": 2}  # fmt: skip
 """For whichever of these a method has; with three networks of three steps each, six steps see the pool renewed."""
 
 DETERMINISTIC = {"full", "herding", "k-center"}
 """Methods that leave nothing to chance, as they are by default."""
+
+LOGISTIC = {"psvi"}
+"""Methods for logistic regression alone."""
+
+
+@pytest.fixture
+def make_problem(make_problem: MakeProblem, data: Dataset, request: pytest.FixtureRequest) -> MakeProblem:
+    """The problem of all, under logistic regression for the methods that know nothing else."""
+    if request.node.callspec.params["entry"].name not in LOGISTIC:
+        return make_problem
+    linear = Linear().build(data.shape, data.num_classes)
+    return lambda *words, **more: dataclasses.replace(make_problem(*words, **more), model=linear)
 
 
 def _every(wanted: Callable[[Entry], bool] = lambda entry: True) -> pytest.MarkDecorator:

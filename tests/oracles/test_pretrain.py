@@ -1,22 +1,30 @@
-"""parts/pretrain.py against torch's own layers and optimiser."""
+"""parts/pretrain.py against torch's own layers and optimisers, and a shelf that counts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from pseudocore.core.errors import DataError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.data import digits, whiten
+from pseudocore.data import DSA, digits, whiten
 from pseudocore.models.convnet import ConvNetWide
 from pseudocore.models.dense import MLP
-from pseudocore.parts.pretrain import feature_map, network_features, pretrain
+from pseudocore.parts.pretrain import Pretraining, feature_map, last_layer, pretrain, pretrained
 
 MakeProblem = Callable[..., Problem]
 
 WIDTH = 5
+OPTIMISERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.05),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.8, weight_decay=0.02, nesterov=True),
+}
+RECIPE = Pretraining(pretrain_epochs=6, pretrain_step_size=0.05, pretrain_momentum=0.8, pretrain_weight_decay=0.02, pretrain_batch_size=8)
 
 
 @pytest.fixture
@@ -31,47 +39,135 @@ def module(theta: Tensor) -> nn.Sequential:
     return network
 
 
-def by_torch(problem: Problem, rng: Rng, num_steps: int, augment: Callable[[Tensor, Rng], Tensor] = lambda x, _: x) -> nn.Sequential:
+def by_torch(
+    problem: Problem, rng: Rng, name: str, augment: Callable[[Tensor, Rng], Tensor] = lambda x, _: x
+) -> tuple[Tensor, list[list[bool]]]:
+    """Parameters after the recipe, and whether each example was right at each of its visits."""
     network = module(problem.model.init(rng("theta"), dtype=torch.float64))
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
-    for step in range(num_steps):
-        x, y = problem.batch(rng("step", step)("batch").integers(problem.num_train, 8))
-        optimiser.zero_grad()
-        torch.autograd.backward(nn.functional.cross_entropy(network(augment(x, rng("step", step)("augment"))), y))
-        optimiser.step()
-    return network
+    optimiser, visits = OPTIMISERS[name](network.parameters()), [list[bool]() for _ in range(problem.num_train)]
+    for epoch in range(RECIPE.pretrain_epochs):
+        order = rng("epoch", epoch)("order").permutation(problem.num_train)
+        for place, index in enumerate(torch.split(order, RECIPE.pretrain_batch_size)):
+            x, y = problem.batch(index)
+            optimiser.zero_grad()
+            logits = network(augment(x, rng("epoch", epoch)("augment", place)))
+            for example, right in zip(index.tolist(), (logits.argmax(1) == y).tolist(), strict=True):
+                visits[example].append(right)
+            torch.autograd.backward(nn.functional.cross_entropy(logits, y))
+            optimiser.step()
+    return nn.utils.parameters_to_vector(network.parameters()).detach(), visits
 
 
-def test_training_is_adam_on_cross_entropy(problem: Problem) -> None:
-    theta = pretrain(problem, Rng(1), num_steps=25, step_size=0.01, batch_size=8)
-    expected = nn.utils.parameters_to_vector(by_torch(problem, Rng(1), 25).parameters())
-    torch.testing.assert_close(theta, expected.detach(), rtol=1e-9, atol=1e-10)
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_training_is_torchs(problem: Problem, name: Any) -> None:
+    network = pretrain(problem, replace(RECIPE, pretrain_optimiser=name), Rng(1))
+    expected, visits = by_torch(problem, Rng(1), name)
+    torch.testing.assert_close(network.theta, expected, rtol=1e-9, atol=1e-10)
+    forgotten = [sum(before and not now for before, now in pairwise(one)) if any(one) else RECIPE.pretrain_epochs + 1 for one in visits]
+    assert network.forgotten.tolist() == forgotten
+    assert len(set(forgotten)) > 2  # there is something to tell apart
+
+
+@pytest.mark.parametrize(("name", "step_size"), [("adam", 1e-3), ("sgd", 0.1)])
+def test_usual_step_sizes(problem: Problem, name: Any, step_size: float) -> None:
+    usual, told = (
+        pretrain(problem, replace(RECIPE, pretrain_optimiser=name, pretrain_step_size=size), Rng(1)).theta for size in (None, step_size)
+    )
+    assert torch.equal(usual, told)
 
 
 def test_batches_are_augmented(problem: Problem) -> None:
     def shaken(x: Tensor, rng: Rng) -> Tensor:
         return x + rng.normal(*x.shape, dtype=x.dtype)
 
-    theta = pretrain(replace(problem, augment=shaken), Rng(1), num_steps=5, step_size=0.01, batch_size=8)
-    expected = nn.utils.parameters_to_vector(by_torch(problem, Rng(1), 5, shaken).parameters())
-    torch.testing.assert_close(theta, expected.detach(), rtol=1e-9, atol=1e-10)
+    network = pretrain(replace(problem, augment=shaken), RECIPE, Rng(1))
+    torch.testing.assert_close(network.theta, by_torch(problem, Rng(1), "adam", shaken)[0], rtol=1e-9, atol=1e-10)
 
 
 def test_features_are_what_the_head_sees(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pseudocore.parts.pretrain.BATCH", 4)  # ten points in three passes
-    theta, index = pretrain(problem, Rng(2), num_steps=3), torch.tensor([40, 3, 3, 17, 0, 1, 2, 44, 8, 9])
-    features = network_features(problem, theta, Rng(3))(index)
+    theta, index = pretrain(problem, RECIPE, Rng(2)).theta, torch.tensor([40, 3, 3, 17, 0, 1, 2, 44, 8, 9])
+    layer = last_layer(problem, theta, Rng(3), index)
     with torch.no_grad():
-        torch.testing.assert_close(features, module(theta)[:2](problem.batch(index)[0]))
+        x, y = problem.batch(index)
+        torch.testing.assert_close(layer.features, module(theta)[:2](x))
+        torch.testing.assert_close(layer.log_probs, module(theta)(x).log_softmax(1))
+        assert torch.equal(layer.y, y)
 
 
 def test_a_point_has_the_same_features_in_any_company_under_batch_norm() -> None:
     data = digits()
     model = ConvNetWide(width=4, norm="batch").build(data.shape, data.num_classes)
-    features = feature_map(Problem(data, model, whiten.make("standard", data)), "network", Rng(0), num_steps=2)
+    recipe = Pretraining(pretrain_epochs=1, pretrain_batch_size=512)
+    features = feature_map(Problem(data, model, whiten.make("standard", data)), "network", recipe, Rng(0))
     torch.testing.assert_close(features(torch.arange(30))[:5], features(torch.arange(5)))
 
 
 def test_inputs_are_the_networks(problem: Problem) -> None:
     index = torch.tensor([7, 2])
-    assert torch.equal(feature_map(problem, "inputs", Rng(0), num_steps=1)(index), problem.batch(index)[0])
+    assert torch.equal(feature_map(problem, "inputs", RECIPE, Rng(0))(index), problem.batch(index)[0])
+
+
+# --- the shelf --------------------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """A shelf that remembers, and counts what was put on it."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
+
+    def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None:
+        return next((tensors for described, tensors in self.kept if described == what), None)
+
+    def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.kept.append((dict(what), dict(tensors)))
+
+
+def test_it_is_trained_once(problem: Problem) -> None:
+    shelf = Memory()
+    with_shelf = replace(problem, shelf=shelf)
+    first, second = (pretrained(with_shelf, RECIPE, Rng(1)) for _ in range(2))
+    assert len(shelf.kept) == 1
+    assert first.theta is second.theta
+    assert torch.equal(first.theta, pretrain(problem, RECIPE, Rng(1)).theta)
+
+
+def test_anything_else_is_another_network(make_problem: MakeProblem, problem: Problem) -> None:
+    shelf = Memory()
+    others = [
+        (problem, RECIPE, Rng(1)),
+        (problem, RECIPE, Rng(2)),
+        (problem, RECIPE, Rng(1)("other")),
+        (problem, replace(RECIPE, pretrain_epochs=1), Rng(1)),
+        (problem, replace(RECIPE, pretrain_optimiser="sgd"), Rng(1)),
+        (make_problem(MLP(width=6, depth=1)), RECIPE, Rng(1)),
+        (make_problem(MLP(width=WIDTH, depth=1), num=42), RECIPE, Rng(1)),
+        (replace(problem, preprocess=whiten.make("none", problem.data, dtype=torch.float64)), RECIPE, Rng(1)),
+    ]
+    for number, (one, recipe, rng) in enumerate(others, 1):
+        pretrained(replace(one, shelf=shelf), recipe, rng)
+        assert len(shelf.kept) == number
+
+
+def test_augmentation_is_part_of_what_it_is() -> None:
+    data, shelf = digits(), Memory()
+    problem = Problem(data, MLP(width=4).build(data.shape, 10), whiten.make("standard", data), shelf=shelf)
+    recipe = Pretraining(pretrain_epochs=1, pretrain_batch_size=512)
+    for number, augment in enumerate((None, DSA("crop"), DSA("crop", siamese=False)), 1):
+        pretrained(replace(problem, augment=augment), recipe, Rng(0))
+        assert len(shelf.kept) == number
+
+
+def test_what_may_change_under_its_name_is_not_kept(problem: Problem) -> None:
+    shelf = Memory()
+    pretrained(replace(problem, shelf=shelf, augment=lambda x, _: x), RECIPE, Rng(0))
+    assert shelf.kept == []
+
+
+def test_a_diverged_network_is_refused_and_not_kept(problem: Problem) -> None:
+    shelf = Memory()
+    recipe = replace(RECIPE, pretrain_optimiser="sgd", pretrain_step_size=1e200)
+    with pytest.raises(DataError, match="diverged in pre-training"):
+        pretrained(replace(problem, shelf=shelf), recipe, Rng(0))
+    assert shelf.kept == []

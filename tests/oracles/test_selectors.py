@@ -15,7 +15,7 @@ from pseudocore.data import whiten
 from pseudocore.methods.herding import Herding
 from pseudocore.methods.k_center import KCenter
 from pseudocore.models.dense import MLP, Linear
-from pseudocore.parts.pretrain import network_features, pretrain
+from pseudocore.parts.pretrain import Pretraining, last_layer, pretrain
 
 Array = npt.NDArray[np.float64]
 MakeProblem = Callable[..., Problem]
@@ -62,12 +62,20 @@ def test_on_inputs(name: str, per_class: int, make_problem: MakeProblem) -> None
 
 
 @both
+def test_of_all_classes_together(name: str, make_problem: MakeProblem) -> None:
+    problem = make_problem()
+    coreset = select(name, problem, per_class=4, balanced=False)
+    assert coreset.indices is not None
+    assert coreset.indices.tolist() == by_class(name, problem.batch(torch.arange(45))[0].numpy(), np.zeros(45), 12)
+
+
+@both
 def test_on_features_of_a_network(name: str, make_problem: MakeProblem) -> None:
     problem = make_problem(MLP(width=16, depth=1))
-    coreset = select(name, problem, per_class=4, features="network", pretrain_steps=20)
+    coreset = select(name, problem, per_class=4, features="network", pretrain_epochs=7)
     assert coreset.indices is not None
-    theta = pretrain(problem, Rng(0)("pretrain"), num_steps=20)
-    features = network_features(problem, theta, Rng(0)("statistics"))(torch.arange(45))
+    theta = pretrain(problem, Pretraining(pretrain_epochs=7), Rng(0)("pretrain")).theta
+    features = last_layer(problem, theta, Rng(0)("statistics")).features
     assert coreset.indices.tolist() == by_class(name, features.numpy(), problem.data.train.y.numpy(), 4)
     assert coreset.indices.tolist() != by_class(name, problem.batch(torch.arange(45))[0].numpy(), problem.data.train.y.numpy(), 4)
 
@@ -75,7 +83,7 @@ def test_on_features_of_a_network(name: str, make_problem: MakeProblem) -> None:
 @both
 def test_the_seed_matters_where_a_network_is_trained(name: str, make_problem: MakeProblem) -> None:
     problem = make_problem(MLP(width=16, depth=1))
-    runs = [select(name, problem, seed, per_class=4, features="network", pretrain_steps=5).indices for seed in (0, 0, 1)]
+    runs = [select(name, problem, seed, per_class=4, features="network", pretrain_epochs=5).indices for seed in (0, 0, 1)]
     assert [run.tolist() == runs[0].tolist() for run in runs if run is not None and runs[0] is not None] == [True, True, False]
 
 

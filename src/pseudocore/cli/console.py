@@ -63,20 +63,24 @@ def progress(title: str, total: int, start: int = 0) -> Iterator[Advance]:
         yield advance
 
 
-def comparison_table(rows: list[Row]) -> Table:
-    """The comparison as a terminal table."""
+def comparison_table(rows: list[Row], *, details: bool = False) -> Table:
+    """The comparison as a terminal table; with `details`, also the metrics tables leave out and the seconds of every stage."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    names = metric_names(rows)
+    names = metric_names(rows, details=details)
+    stages = list(dict.fromkeys(name for row in rows for name in row.cost)) if details else []
     varied = any(row.variant for row in rows)
     for title in ("data", "ipc", "method", "inference", *(["variant"] if varied else [])):
         table.add_column(title)
     for name in names:
         table.add_column(metric_title(name), justify="right")
+    for name in stages:
+        table.add_column(f"{name}, s", justify="right")
     table.add_column("n", justify="right")
     for row in rows:
         budget = "" if row.per_class is None else str(row.per_class)
         words = [row.data, budget, row.method, row.inference, *([row.variant] if varied else [])]
         cells = [format_metric(*row.metrics[name]) if name in row.metrics else "" for name in names]
+        cells += [format_metric(row.cost[name].mean) if name in row.cost else "" for name in stages]
         table.add_row(*words, *cells, str(row.num))
     return table
 

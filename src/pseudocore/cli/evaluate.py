@@ -15,6 +15,7 @@ from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
 from pseudocore.core.config import options
 from pseudocore.core.registry import inferences
+from pseudocore.evaluation.names import DETAILS
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.setup import Setup
 from pseudocore.store.runs import Run
@@ -63,6 +64,9 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         published: Annotated[
             bool, Switch, Parameter(help="Also give NLL and ECE as published evaluators compute them, to compare with printed numbers.")
         ] = False,
+        landscape: Annotated[
+            bool, Switch, Parameter(help="Also draw the losses of coreset and data between networks trained on either, for the report.")
+        ] = False,
         data: Annotated[str | None, Parameter(help="Data set, when it is not the run's own.")] = None,
         device: Device = "auto",
         json: Annotated[bool, Switch, Parameter(help="Print a flat object of metrics, each {mean, sd}, and nothing else.")] = False,
@@ -73,13 +77,17 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         with progress(f"{name} on {run}", seeds) as advance:
             result = api.evaluate(
                 folder.coreset(), data, inference=name, seeds=seeds, first_seed=first_seed, device=device, setup=changes,
-                severities=tuple(severity or ()), ood=ood, num_robust=num_robust, published=published,
+                severities=tuple(severity or ()), ood=ood, num_robust=num_robust, published=published, landscape=landscape,
                 on_seed=lambda seed, metrics: advance(seed + 1 - first_seed, {"accuracy": metrics.accuracy, "nll": metrics.nll}), **chosen,
             )  # fmt: skip
         if json:
             print_json(result["metrics"])
         else:
-            scores = "  ".join(f"{metric} {format_metric(score['mean'], score['sd'])}" for metric, score in result["metrics"].items())
+            scores = "  ".join(
+                f"{metric} {format_metric(score['mean'], score['sd'])}"
+                for metric, score in result["metrics"].items()
+                if metric not in DETAILS
+            )
             out.print(f"{run}  {name}  {scores}  ({seeds} network{'s' * (seeds > 1)}, {result['seconds']:.1f} s)")
         for sentence in result.get("warnings", []):
             err.print(f"warning: {sentence}")
@@ -88,7 +96,10 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         elsewhere |= {"ood": result["ood"]} if ood is not None else {}
         later = {"first_seed": first_seed} if first_seed else {}
         command = shlex.join(["pseudocore", NAME, *words])
-        folder.save_evaluation(_file_name(name, {**changes, **chosen, **elsewhere, **later}), {**result, "command": command})
+        folder.save_evaluation(
+            _file_name(name, {**changes, **chosen, **elsewhere, **later}),
+            {**result, "reduction_cost": folder.manifest.get("cost"), "command": command},
+        )
         if not json:
             err.print(f"kept in {run}/evaluations; next: pseudocore compare {run} OTHER… or pseudocore report {run} --out report.html")
         return 0

@@ -1,6 +1,7 @@
 """pseudocore methods, data, compare, export, report: verbs that show or copy what exists."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,12 +10,12 @@ from rich.table import Table
 
 from pseudocore.cli import presets
 from pseudocore.cli.console import comparison_table, err, out, print_json
-from pseudocore.cli.flags import Json
+from pseudocore.cli.flags import Json, Switch
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import inferences
 from pseudocore.core.registry import methods as registry
 from pseudocore.data import available, import_dataset, load
-from pseudocore.evaluation.tables import Row, comparison
+from pseudocore.evaluation.tables import Estimate, Row, comparison
 from pseudocore.store.export import export_npz, export_pngs
 from pseudocore.store.runs import Run
 
@@ -88,13 +89,17 @@ def import_(
     return 0
 
 
-def compare(*runs: Annotated[Path, Parameter(help="RUN folders.")], json: Json = False) -> int:
+def compare(
+    *runs: Annotated[Path, Parameter(help="RUN folders.")],
+    details: Annotated[bool, Switch, Parameter(help="Also adaptive and class-wise ECE, and the seconds of every stage.")] = False,
+    json: Json = False,
+) -> int:
     """One table of evaluated runs; runs that differ in their seed alone are one row."""
     rows = _rows([Run.open(path) for path in _named(runs)])
     if json:
-        print_json([{**row._asdict(), "metrics": {name: value._asdict() for name, value in row.metrics.items()}} for row in rows])
+        print_json([row._asdict() | {"metrics": _plain(row.metrics), "cost": _plain(row.cost)} for row in rows])
     else:
-        out.print(comparison_table(rows))
+        out.print(comparison_table(rows, details=details))
     return 0
 
 
@@ -122,6 +127,10 @@ def export(
     (export_npz if format == "npz" else export_pngs)(coreset, target)
     out.print(f"{len(coreset)} points in {target}")
     return 0
+
+
+def _plain(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, float | None]]:
+    return {name: one._asdict() for name, one in estimates.items()}
 
 
 def _named(runs: tuple[Path, ...]) -> tuple[Path, ...]:

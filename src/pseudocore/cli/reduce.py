@@ -1,9 +1,7 @@
 """pseudocore reduce METHOD DATA: make a coreset."""
 
 import shlex
-import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +13,10 @@ from pseudocore.cli import flags as flagging
 from pseudocore.cli import presets
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
+from pseudocore.cli.stopping import polite_stop
 from pseudocore.core.compile import Compile
 from pseudocore.core.config import options
+from pseudocore.core.cost import recording
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
@@ -49,6 +49,7 @@ def _asked_for(words: Sequence[str]) -> Iterable[Entry]:
 
 
 def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
+    @recording()
     def reduce(
         data: Annotated[str | None, Parameter(help="Data set: a name (see `pseudocore data list`) or a path.")] = None,
         /,
@@ -81,7 +82,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             reduction = api.Reduction.from_config({**table, "options": {**table["options"], "per_class": budget}})
         settled = api.resolved(reduction, problem)
         command = shlex.join(["pseudocore", NAME, *words])
-        with Run.create(out, settled.to_config(), resume=resume, overwrite=overwrite, command=command) as folder, _polite_stop():
+        with Run.create(out, settled.to_config(), resume=resume, overwrite=overwrite, command=command) as folder, polite_stop():
             if folder.finished:
                 err.print(f"{out} is finished already; nothing to do")
                 return _tell(folder, json)
@@ -117,20 +118,6 @@ def _check_fraction(entry: Entry, given: dict[str, Any]) -> None:
         raise ConfigError("--ipc and --fraction exclude each other; give one of them")
     if "per_class" not in {option.name for option in options(entry.make)}:
         raise ConfigError(f"method {entry.name!r} has no budget for --fraction to set")
-
-
-@contextmanager
-def _polite_stop() -> Iterator[None]:
-    """A cluster's polite stop saves like Ctrl-C."""
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _carry_out(reduction: api.Reduction, problem: Problem, folder: Run, **loop_options: Any) -> str | None:

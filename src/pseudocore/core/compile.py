@@ -4,9 +4,9 @@ The only file that knows.
 A step launches some hundreds of small kernels, and on a fast GPU launching them takes longer than running them. A captured graph
 launches them all at once; compiling first makes fewer and better ones, for half a minute's work at the start.
 
-Randomness stays a function of (seed, step). The first call notes what a step draws and from which streams. From then on these draws
-are made first, each by a generator that is registered with the graph and re-seeded from its stream before every replay, and the step
-takes them from a list: captured, compiled and eager runs make the same draws.
+Randomness stays a function of (seed, step). The first call notes what a step draws and from which streams. From then on each draw has
+a generator of its own, registered with the graph and re-seeded from its stream before every replay: captured, compiled and eager runs
+make the same draws. A compiled step cannot draw, so its draws are made first and handed in; any other draws where it needs to.
 
 A step that cannot be captured (it reads a value back to the host, or branches on one) is run eagerly, and `Stepper.note` says why.
 """
@@ -37,7 +37,8 @@ PAYS_FROM = 5000
 class Stepper:
     """Runs `step`, as a graph where that is possible.
 
-    `auto` captures on a GPU, and compiles too when `num_steps` is large; `on` does both, on a CPU the latter alone; `off` neither.
+    `auto` captures on a GPU, and compiles too when `num_steps` is large, unless the method says that it does not compile well
+    (`compiles = False`); `on` does both, on a CPU the latter alone; `off` neither.
     A captured step keeps the state in buffers of its own: a state it returned is overwritten by the next call, and whoever
     wants to keep one clones it.
     """
@@ -46,7 +47,8 @@ class Stepper:
         self._step = step
         self._problem = problem
         on_gpu = problem.device.type == "cuda"
-        self._compile = compile == "on" or (compile == "auto" and on_gpu and num_steps >= PAYS_FROM)
+        pays = num_steps >= PAYS_FROM and getattr(getattr(step, "__self__", None), "compiles", True)
+        self._compile = compile == "on" or (compile == "auto" and on_gpu and pays)
         self._warm_up = WARM_UP if compile != "off" and on_gpu else 0
         self._replayable: _Replayable | None = None
         self._graph: _Graph | None = None
@@ -85,7 +87,7 @@ class Stepper:
     def _try_to_capture(self, state: Any, rng: Rng) -> None:
         try:
             replayable = self._replayable or _record(self._step, self._problem, state, rng)
-            self._graph = _capture(replayable, state, rng)
+            self._graph = _capture(replayable, state, rng, draw_first=self._compile)
         except RuntimeError as error:
             torch.cuda.synchronize()
             self.note = f"running eagerly, as this step cannot be captured: {_first_line(error)}"
@@ -103,7 +105,7 @@ class _Draw(NamedTuple):
 class _Replayable(NamedTuple):
     """A step as a function of its state and of what it draws."""
 
-    step: Callable[[Any, list[Tensor]], tuple[Any, Any]]
+    step: Callable[[Any, "_Drawn"], tuple[Any, Any]]
     tape: list[_Draw]
 
     def draws(self, rng: Rng) -> list[Tensor]:
@@ -131,7 +133,7 @@ class _RecordingRng(Rng):
 class _ReplayingRng:
     """Hands out draws made before, in order. Not itself an `Rng`: the compiler of torch 2.11 cannot make a frozen dataclass."""
 
-    def __init__(self, drawn: list[Tensor]) -> None:
+    def __init__(self, drawn: "_Drawn") -> None:
         self.drawn = drawn
         self.position = 0
 
@@ -160,6 +162,24 @@ def _record(step: Step, problem: Problem, state: Any, rng: Rng) -> _Replayable:
     return _Replayable(lambda state, drawn: step(problem, state, cast(Rng, _ReplayingRng(drawn))), tape)
 
 
+@dataclass(frozen=True)
+class _Drawing:
+    """Draws made when they are asked for, so that no two need exist at once."""
+
+    tape: list[_Draw]
+    generators: list[torch.Generator]
+
+    def __len__(self) -> int:
+        return len(self.tape)
+
+    def __getitem__(self, place: int) -> Tensor:
+        draw = self.tape[place]
+        return draw.make(*draw.arguments, generator=self.generators[place], device=draw.device, **draw.options)
+
+
+_Drawn = list[Tensor] | _Drawing
+
+
 class _Graph(NamedTuple):
     graph: torch.cuda.CUDAGraph
     state: Any
@@ -176,23 +196,20 @@ class _Graph(NamedTuple):
         return self.state, self.info
 
 
-def _capture(replayable: _Replayable, state: Any, rng: Rng) -> _Graph:
+def _capture(replayable: _Replayable, state: Any, rng: Rng, *, draw_first: bool) -> _Graph:
     buffers = clone(state)
     graph = torch.cuda.CUDAGraph()
-    generators = [rng(*draw.path).generator(draw.device) for draw in replayable.tape]
-    for generator in generators:
+    drawing = _Drawing(replayable.tape, [rng(*draw.path).generator(draw.device) for draw in replayable.tape])
+    for generator in drawing.generators:
         graph.register_generator_state(generator)
     own = {buffer.data_ptr() for buffer in flatten(buffers).values()}
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        drawn = [
-            draw.make(*draw.arguments, generator=generator, device=draw.device, **draw.options)
-            for draw, generator in zip(replayable.tape, generators, strict=True)
-        ]
+        drawn: _Drawn = [drawing[place] for place in range(len(drawing))] if draw_first else drawing
         after, info = replayable.step(buffers, drawn)
         # A part of the new state may be a buffer of the old one; copy it aside before that is overwritten.
         safe = {name: value.clone() if value.data_ptr() in own else value for name, value in flatten(after).items()}
         _copy(safe, flatten(buffers))
-    return _Graph(graph, buffers, info, [(draw.path, generator) for draw, generator in zip(replayable.tape, generators, strict=True)])
+    return _Graph(graph, buffers, info, [(draw.path, generator) for draw, generator in zip(drawing.tape, drawing.generators, strict=True)])
 
 
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
-from pseudocore.core.types import Augment, Coreset, Dataset, Experts, Model, Preprocess
+from pseudocore.core.types import Augment, Coreset, Dataset, Experts, Model, Preprocess, Shelf
 
 __all__ = ["GaussianPrior", "Precision", "Problem", "label_log_likelihood"]
 
@@ -55,6 +55,7 @@ class Problem:
     dtype: torch.dtype = torch.float32
     precision: Precision = "float32"
     experts: Experts | None = None
+    shelf: Shelf | None = None
 
     @property
     def num_classes(self) -> int:

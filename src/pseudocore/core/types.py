@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pseudocore.core.problem import Problem
 
 __all__ = ["Augment", "Coreset", "Dataset", "Examples", "Experts", "Inference", "LogDensity", "Method", "Model", "Predict", "Preprocess",
-           "Sampler", "Selector"]  # fmt: skip
+           "Sampler", "Selector", "Shelf"]  # fmt: skip
 
 
 class Examples(NamedTuple):
@@ -216,6 +216,13 @@ class Experts(Protocol):
 
     def at(self, expert: Tensor, epoch: Tensor) -> Tensor:
         """Parameters (n, parameters) of experts (n,) at epochs (n,), on the problem's device and in its type."""
+
+
+class Shelf(Protocol):
+    """Where what takes long to compute is kept between runs, under a full description of what it is; None when it is not there."""
+
+    def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None: ...
+    def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None: ...
 
 
 Predict = Callable[[Tensor], Tensor]

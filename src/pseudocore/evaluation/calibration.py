@@ -14,7 +14,8 @@ of equal width, averaged over the $K$ classes:
 $$ \mathrm{ECE}_\mathrm{classwise} = \frac1K \sum_k \sum_b \frac{|B_{kb}|}{n} \,
    \bigl| \mathrm{frequency}_k(B_{kb}) - \bar p_k(B_{kb}) \bigr| . $$
 
-Both need all predictions of a test set at once: `collect` gathers them, n × classes floats.
+`metrics.Tally` streams both (keeping two numbers an example for the first); the functions here take all predictions of a test set at
+once, which `collect` gathers: n × classes floats.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,8 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.types import Predict
-from pseudocore.evaluation.metrics import bin_of, check_predictions
+from pseudocore.evaluation.bins import class_gaps, equal_mass_gap
+from pseudocore.evaluation.metrics import check_predictions
 
 __all__ = ["adaptive_ece", "classwise_ece", "collect"]
 
@@ -43,21 +45,13 @@ def adaptive_ece(log_probs: Tensor, y: Tensor, num_bins: int = 15) -> float:
     """Calibration error of the top label in bins that hold equally many examples."""
     log_probs, y = _checked(log_probs, y, num_bins)
     top, label = log_probs.max(1)
-    confidence, order = top.exp().sort()
-    hits = _shared_by_ties(confidence, (label == y)[order].double())
-    gaps = [part.sum().abs() for part in torch.tensor_split(hits - confidence, num_bins)]
-    return float(torch.stack(gaps).sum()) / len(y)
+    return equal_mass_gap(top.exp(), label == y, num_bins)
 
 
 def classwise_ece(log_probs: Tensor, y: Tensor, num_bins: int = 15) -> float:
     """Calibration error of every class's probability in bins of equal width, averaged over classes."""
     log_probs, y = _checked(log_probs, y, num_bins)
-    p = log_probs.exp().contiguous()  # (n, classes)
-    num_classes = p.shape[1]
-    error = torch.nn.functional.one_hot(y, num_classes) - p
-    place = bin_of(p, num_bins) + num_bins * torch.arange(num_classes)
-    gaps = torch.zeros(num_bins * num_classes, dtype=torch.float64).index_add(0, place.flatten(), error.flatten())
-    return float(gaps.abs().sum()) / p.numel()
+    return float(class_gaps(log_probs.exp(), y, num_bins).abs().sum()) / log_probs.numel()
 
 
 def _checked(log_probs: Tensor, y: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
@@ -68,12 +62,3 @@ def _checked(log_probs: Tensor, y: Tensor, num_bins: int) -> tuple[Tensor, Tenso
     if len(y) == 0:
         raise DataError("no examples were given, so there is nothing to measure; give at least one labelled example")
     return log_probs, y.long()
-
-
-def _shared_by_ties(ordered: Tensor, hits: Tensor) -> Tensor:
-    """Hits as their mean over the examples of equal confidence; `ordered` is ascending, equal up to rounding is equal."""
-    apart = ordered.diff(prepend=ordered[:1]) > 1e-12  # exp(log p) of one p may differ in the last digit
-    group = apart.long().cumsum(0)
-    num_groups = int(group[-1]) + 1
-    total = torch.zeros(num_groups, dtype=torch.float64).index_add(0, group, hits)
-    return (total / torch.bincount(group))[group]

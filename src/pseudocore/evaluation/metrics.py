@@ -1,11 +1,11 @@
-r"""Accuracy, negative log-likelihood, calibration error and Brier score, per example and streaming.
+r"""Accuracy, negative log-likelihood, calibration errors and Brier score, per example and streaming.
 
 Sums over examples are kept in float64 and divided once, at the end, so the size of a batch is no part of a result. In
 particular the calibration error is that of the whole set, never a mean over batches. With bins $B_1 … B_{15}$ of equal width,
 
 $$ \mathrm{ECE} = \sum_b \frac{|B_b|}{n} \, \bigl| \mathrm{accuracy}(B_b) - \mathrm{confidence}(B_b) \bigr| . $$
 
-`docs/metrics.md` holds the definitions and conventions.
+The errors in bins of equal mass and class by class are those of `calibration`. `docs/metrics.md` holds the definitions and conventions.
 """
 
 import math
@@ -19,8 +19,9 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.types import Predict
+from pseudocore.evaluation.bins import bin_of, class_gaps, equal_mass_gap
 
-__all__ = ["Metrics", "Reliability", "Spread", "Tally", "bin_of", "check_predictions", "measure", "spreads", "summarise"]
+__all__ = ["Metrics", "Reliability", "Spread", "Tally", "check_predictions", "measure", "spreads", "summarise"]
 
 
 class Reliability(NamedTuple):
@@ -38,6 +39,10 @@ class Metrics(NamedTuple):
     ece: float
     brier: float
     """Mean over examples of the squared error summed over classes, in [0, 2]."""
+    adaptive_ece: float
+    """As `ece`, in bins that hold equally many examples."""
+    classwise_ece: float
+    """Of every class's probability, averaged over classes."""
     reliability: Reliability
 
 
@@ -51,6 +56,9 @@ class Tally:
     confidence: Tensor  # (bins,), sum of top-label probabilities
     correct: Tensor  # (bins,)
     count: Tensor  # (bins,)
+    class_gaps: Tensor  # (classes, bins)
+    each: tuple[tuple[Tensor, Tensor], ...] = ()
+    """Confidence and correctness of every example, batch by batch: bins of equal mass need their order."""
 
     @classmethod
     def empty(cls, num_classes: int, num_bins: int = 15) -> "Tally":
@@ -58,7 +66,7 @@ class Tally:
             raise ConfigError(f"metrics need at least one class and one bin, not {num_classes} and {num_bins}")
         zero, bins = torch.zeros((), dtype=torch.float64), torch.zeros(num_bins, dtype=torch.float64)
         whole = torch.zeros(num_bins, dtype=torch.int64)
-        return cls(num_classes, zero, zero, bins, whole, whole)
+        return cls(num_classes, zero, zero, bins, whole, whole, torch.zeros(num_classes, num_bins, dtype=torch.float64))
 
     def add(self, log_probs: Tensor, y: Tensor) -> "Tally":
         """The tally with a batch counted in: log-probabilities (n, classes) and integer labels (n,)."""
@@ -68,7 +76,8 @@ class Tally:
         top, label = log_probs.max(1)  # of equally likely classes the first
         confidence, correct = top.exp(), label == y
         bins = bin_of(confidence, len(self.count))
-        error = log_probs.exp() - torch.nn.functional.one_hot(y, self.num_classes)  # (n, classes)
+        p = log_probs.exp()
+        error = p - torch.nn.functional.one_hot(y, self.num_classes)  # (n, classes)
         return Tally(
             self.num_classes,
             self.nll - log_probs.gather(1, y[:, None]).sum(),
@@ -76,6 +85,8 @@ class Tally:
             self.confidence.index_add(0, bins, confidence),
             self.correct.index_add(0, bins, correct.long()),
             self.count.index_add(0, bins, torch.ones_like(bins)),
+            self.class_gaps + class_gaps(p, y, len(self.count)),
+            (*self.each, (confidence, correct)),
         )
 
     def result(self) -> Metrics:
@@ -83,11 +94,14 @@ class Tally:
         if n == 0:
             raise DataError("no examples were counted, so there is nothing to measure; give at least one labelled example")
         count = tuple(self.count.tolist())
+        confidence, correct = (torch.cat(parts) for parts in zip(*self.each, strict=True))
         return Metrics(
             accuracy=int(self.correct.sum()) / n,
             nll=float(self.nll) / n,
             ece=float((self.correct - self.confidence).abs().sum()) / n,
             brier=float(self.brier) / n,
+            adaptive_ece=equal_mass_gap(confidence, correct, len(count)),
+            classwise_ece=float(self.class_gaps.abs().sum()) / (n * self.num_classes),
             reliability=Reliability(_per_bin(self.confidence, count), _per_bin(self.correct, count), count),
         )
 
@@ -139,13 +153,6 @@ def check_predictions(log_probs: Tensor, y: Tensor, num_classes: int) -> None:
             f"log-probabilities of {int(astray.sum())} of {len(y)} examples do not sum to one (log of the sum is "
             f"{float(total[astray][0]):.4g}); logits must go through log_softmax first"
         )
-
-
-def bin_of(confidence: Tensor, num_bins: int) -> Tensor:
-    """Index of each confidence's bin: right-closed, so an edge belongs to the bin below it, and 0 to the first."""
-    inner = torch.arange(1, num_bins, dtype=torch.float64) / num_bins
-    # exp(log p) may land a rounding above p, so an edge is an edge up to 1e-12.
-    return torch.bucketize(confidence, inner + 1e-12)
 
 
 def _per_bin(sums: Tensor, count: Sequence[int]) -> tuple[float | None, ...]:

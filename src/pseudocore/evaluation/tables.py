@@ -11,9 +11,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pseudocore.core.errors import ArtifactError
+from pseudocore.evaluation.names import DETAILS, DIRECTIONS, TITLES, metric_title
 
 __all__ = ["Estimate", "Record", "Row", "best", "comparison", "flat", "format_metric", "look", "markdown", "metric_names",
            "metric_title", "variants"]  # fmt: skip
+
+_PER_SEED = ("infer", "predict", "robustness", "diagnose")
+"""Stages of an evaluation that every seed goes through."""
 
 Record = tuple[Mapping[str, Any], Mapping[str, Any]]
 
@@ -36,6 +40,8 @@ class Row(NamedTuple):
     num: int
     """Measurements behind every mean: run seeds × evaluation seeds."""
     metrics: dict[str, Estimate]
+    cost: dict[str, Estimate] = {}  # noqa: RUF012  never written to
+    """Seconds of each stage: of a reduction, and of an evaluation for each of its seeds."""
 
 
 def comparison(records: Sequence[Record]) -> list[Row]:
@@ -81,31 +87,10 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-_DIRECTIONS = {"accuracy": max, "nll": min, "ece": min, "brier": min}
-_TITLES = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "brier": "Brier"}
-_DIRECTIONS |= {f"corrupted_{name}": choose for name, choose in _DIRECTIONS.items()}
-_TITLES |= {f"corrupted_{name}": f"corrupted {title}" for name, title in _TITLES.items()}
-_DIRECTIONS |= {"published_nll": min, "published_ece": min}
-_TITLES |= {"published_nll": "NLL as published", "published_ece": "ECE as published"}
-for _score in ("entropy", "information"):
-    _DIRECTIONS |= {f"ood_auroc_{_score}": max, f"ood_aupr_{_score}": max, f"ood_fpr95_{_score}": min}
-    _TITLES |= {
-        f"ood_auroc_{_score}": f"OOD AUROC, {_score}",
-        f"ood_aupr_{_score}": f"OOD AUPR, {_score}",
-        f"ood_fpr95_{_score}": f"OOD FPR95, {_score}",
-    }
-
-
-def metric_names(rows: Sequence[Row]) -> list[str]:
-    """Metrics of any row: the usual ones first, the others as they appear."""
-    found = dict.fromkeys(name for row in rows for name in row.metrics)
-    return [name for name in _TITLES if name in found] + [name for name in found if name not in _TITLES]
-
-
-def metric_title(name: str) -> str:
-    """A metric's name for a person, with the direction in which it improves."""
-    arrow = {max: " ↑", min: " ↓"}.get(_DIRECTIONS.get(name), "")  # type: ignore[arg-type]
-    return _TITLES.get(name, name) + arrow
+def metric_names(rows: Sequence[Row], *, details: bool = False) -> list[str]:
+    """Metrics of any row: the usual ones first, the others as they appear; `DETAILS` only when asked for."""
+    found = dict.fromkeys(name for row in rows for name in row.metrics if details or name not in DETAILS)
+    return [name for name in TITLES if name in found] + [name for name in found if name not in TITLES]
 
 
 def best(rows: Sequence[Row]) -> set[tuple[int, str]]:
@@ -113,7 +98,7 @@ def best(rows: Sequence[Row]) -> set[tuple[int, str]]:
     marked = set()
     for number, row in enumerate(rows):
         rivals = [other.metrics for other in rows if (other.data, other.per_class) == (row.data, row.per_class)]
-        for name, choose in _DIRECTIONS.items():
+        for name, choose in DIRECTIONS.items():
             means = [round(other[name].mean, 3) for other in rivals if name in other and math.isfinite(other[name].mean)]
             if len(means) > 1 and name in row.metrics and round(row.metrics[name].mean, 3) == choose(means):
                 marked.add((number, name))
@@ -167,7 +152,21 @@ def _row(group: Sequence[Record]) -> Row:
     method, data, per_class = look(group[0][0])
     num_runs = len({run_seed for run_seed, _ in measurements})
     metrics = {name: _estimate(column) for name, column in values.items()}
-    return Row(method, data, per_class, str(group[0][1].get("inference", "unknown")), "", num_runs, len(measurements), metrics)
+    inference = str(group[0][1].get("inference", "unknown"))
+    return Row(method, data, per_class, inference, "", num_runs, len(measurements), metrics, _costs(group))
+
+
+def _costs(group: Sequence[Record]) -> dict[str, Estimate]:
+    """Of the stages that the files tell of; loading and the like, done once for all seeds, is not divided."""
+    values: dict[str, list[float]] = {}
+    for config, evaluation in group:
+        num_seeds = len(_per_seed(config, evaluation))
+        for part in ("reduction_cost", "cost"):
+            for name, entry in _mapping(evaluation.get(part)).items():
+                seconds: Any = _mapping(entry).get("seconds")
+                if type(seconds) is float and math.isfinite(seconds) and (part == "cost") == (name in _PER_SEED):
+                    values.setdefault(str(name), []).append(seconds / (num_seeds if part == "cost" else 1))
+    return {name: _estimate(column) for name, column in values.items()}
 
 
 def _per_seed(config: Mapping[str, Any], evaluation: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -6,7 +6,7 @@ draws that outlives the process, a chain that is killed and run again makes the 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from torch import Tensor
 
@@ -39,6 +39,8 @@ class ChainSettings:
     """Gaussian on all parameters alike, Gaussian by each layer's fan-in, or the authors' unsquared norm."""
     prior_scale: Positive = 8.0
     """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the parameters themselves."""
+    choose_prior: Literal["given", "split"] = "given"
+    """Whether prior_scale is used as it is, or chosen within a factor of 4 by short chains scored on held-out training points."""
     init_scale: Annotated[float | None, Range(above=0)] = None
     """Chains start at this times standard normal numbers; unless told, at the network's own initialisation."""
 

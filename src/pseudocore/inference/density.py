@@ -31,10 +31,15 @@ from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 
-__all__ = ["LogPrior", "Prior", "estimated", "exact", "log_prior", "uphill"]
+__all__ = ["Chains", "LogPrior", "Prior", "estimated", "exact", "log_prior", "uphill"]
 
 Prior = Literal["isotropic", "fan-in", "unsquared"]
 LogPrior = Callable[[Tensor], Tensor]
+
+Chains = Literal["auto", "batched", "looped"]
+
+LOOPED = {False: 1, True: 1}
+"""Chains up to which `auto` sends them through the network one after another, off and on a GPU; `benchmarks/leapfrog.py` measures it."""
 
 NUM_COPIES = 8
 """Fixed augmented copies of the coreset behind an exact density, when the problem has an augmentation."""
@@ -64,8 +69,8 @@ def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Te
     return result
 
 
-def exact(problem: Problem, coreset: Coreset, prior: LogPrior, rng: Rng) -> LogDensity:
-    """The log-posterior on all points, the same function at every call.
+def exact(problem: Problem, coreset: Coreset, prior: LogPrior, rng: Rng, chains: Chains = "auto") -> LogDensity:
+    """The log-posterior on all points, the same function at every call; `chains` says how several go through the network.
 
     With an augmentation the points are `NUM_COPIES` augmented copies of the coreset, drawn once and weighing as much as one together:
     a Metropolis test needs a density that does not move.
@@ -77,7 +82,7 @@ def exact(problem: Problem, coreset: Coreset, prior: LogPrior, rng: Rng) -> LogD
         y, weight = torch.cat([y] * NUM_COPIES), weight.repeat(NUM_COPIES) / NUM_COPIES
 
     def log_density(theta: Tensor, rng: Rng) -> Tensor:  # noqa: ARG001
-        return _log_likelihood(problem, theta, x, y) @ weight + prior(theta)
+        return _log_likelihood(problem, theta, x, y, chains) @ weight + prior(theta)
 
     return log_density
 
@@ -112,11 +117,13 @@ def _targets(problem: Problem, coreset: Coreset) -> Tensor:
     return y.to(problem.dtype) if y.is_floating_point() else y
 
 
-def _log_likelihood(problem: Problem, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _log_likelihood(problem: Problem, theta: Tensor, x: Tensor, y: Tensor, chains: Chains = "auto") -> Tensor:
     """log p(y | x, theta), (chains, n).
 
-    One chain goes through the network unbatched: its layers are then plain ones, several times faster than batched ones of size 1.
+    Batched chains turn the network's convolutions into grouped ones. One chain always goes through unbatched: its layers are then plain
+    ones, several times faster than batched ones of size 1.
     """
-    if theta.shape[0] == 1:
-        return problem.log_likelihood(theta[0], x, y).unsqueeze(0)
+    num = len(theta)
+    if num == 1 or chains == "looped" or (chains == "auto" and num <= LOOPED[theta.device.type == "cuda"]):
+        return torch.stack([problem.log_likelihood(chain, x, y) for chain in theta])
     return label_log_likelihood(problem.model.logits(theta, x).log_softmax(-1), y)

@@ -38,6 +38,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
 from pseudocore.inference.chain import ChainSettings, prior_of, sample
+from pseudocore.inference.choose import by_split
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
 from pseudocore.inference.step_size import Adaptation, adapt, begin
@@ -121,6 +122,8 @@ class HMC(ChainSettings):
 
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
         """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
+        if self.choose_prior == "split":
+            return by_split(self, problem, coreset, rng, **options)
         return sample(self, self.log_density(problem, coreset, rng), problem, coreset, rng, **options)
 
     def log_density(self, problem: Problem, coreset: Coreset, rng: Rng) -> LogDensity:

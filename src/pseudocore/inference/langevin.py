@@ -23,6 +23,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
 from pseudocore.inference.chain import ChainSettings, prior_of, sample
+from pseudocore.inference.choose import by_split
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
 
@@ -72,6 +73,8 @@ class SGLD(ChainSettings):
 
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
         """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
+        if self.choose_prior == "split":
+            return by_split(self, problem, coreset, rng, **options)
         log_density = density.estimated(problem, coreset, prior_of(self, problem, coreset), self.batch_size)
         scaled = replace(self, step_size=self.step_size or RELATIVE / float(coreset.weight.sum()))
         return sample(scaled, log_density, problem, coreset, rng, **options)

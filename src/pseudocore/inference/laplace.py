@@ -19,7 +19,9 @@ Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor 
 
 Deviations:
 1. Exact in the last layer, with all correlations between classes; no Kronecker factors, no diagonal.
-2. Temperature and prior are those of the samplers: $\Sigma$ is that of the posterior to the power 1/T, whose mode does not depend on T.
+2. With `choose_prior` = marginal the last layer's prior precision maximises the Laplace evidence (`evidence.py`) after the network
+   was trained under `prior_scale`; the network is not trained again.
+3. Temperature and prior are those of the samplers: $\Sigma$ is that of the posterior to the power 1/T, whose mode does not depend on T.
 """
 
 import math
@@ -37,6 +39,8 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Predict
 from pseudocore.inference import density
+from pseudocore.inference.evidence import best_precision
+from pseudocore.inference.predict import Settled
 from pseudocore.parts.adam import Moments, adam, cosine
 from pseudocore.parts.adam import start as start_moments
 
@@ -79,6 +83,8 @@ class Laplace:
     """Gaussian on all parameters alike, or by each layer's fan-in."""
     prior_scale: Positive = 50.0
     """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the parameters themselves."""
+    choose_prior: Literal["given", "marginal"] = "given"
+    """Whether prior_scale is the last layer's too, or that one has the scale of the largest marginal likelihood, given the network."""
     predictive: Literal["probit", "mc"] = "probit"
     """From Gaussian logits to probabilities: in closed form, or as an average over num_draws."""
     num_draws: Count = 100
@@ -99,7 +105,9 @@ class Laplace:
             log_probs = (mean + (noise[:, None, None] @ root.mT).squeeze(2)).log_softmax(-1)  # (draws, n, classes)
             return (log_probs.logsumexp(0) - math.log(self.num_draws)).to(problem.dtype)
 
-        return predict
+        if self.choose_prior == "given":
+            return predict
+        return Settled(predict, {"prior_scale": self._scale(problem, posterior.precision)})
 
     def posterior(self, problem: Problem, coreset: Coreset, rng: Rng) -> HeadPosterior:
         """The mode, and the Gaussian over the head around it."""
@@ -116,7 +124,7 @@ class Laplace:
             roots = p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]  # L (M, classes, classes)
             roots = coreset.weight.to(p).sqrt()[:, None, None] * roots
             gram = torch.einsum("mn,mca,ncb->manb", features @ features.mT, roots, roots).reshape(size, size)
-            precision = self._head_precision(problem)
+            precision = self._head_precision(problem, theta, gram)
             identity = torch.eye(size, device=gram.device, dtype=gram.dtype)
             factor = torch.linalg.solve_triangular(torch.linalg.cholesky(gram + precision * identity), identity, upper=False)
         return HeadPosterior(theta, statistics, features, roots, factor, precision)
@@ -138,9 +146,17 @@ class Laplace:
             state, _ = step_once(state, rng("step", number))
         return state.theta[0].clone()
 
-    def _head_precision(self, problem: Problem) -> float:
-        fan_in = problem.model.num_features if self.prior == "fan-in" else 1
-        return fan_in / self.prior_scale**2
+    def _head_precision(self, problem: Problem, theta: Tensor, gram: Tensor) -> float:
+        if self.choose_prior == "marginal":
+            weight, bias = cast(Any, problem.model).head(theta.double())
+            return best_precision(torch.linalg.eigvalsh(gram), float(weight.square().sum() + bias.square().sum()), self.temperature)
+        return self._fan_in(problem) / self.prior_scale**2
+
+    def _scale(self, problem: Problem, precision: float) -> float:
+        return math.sqrt(self._fan_in(problem) / precision)
+
+    def _fan_in(self, problem: Problem) -> int:
+        return problem.model.num_features if self.prior == "fan-in" else 1
 
 
 def logit_covariance(problem: Problem, posterior: HeadPosterior, x: Tensor) -> tuple[Tensor, Tensor]:

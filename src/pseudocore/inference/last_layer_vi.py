@@ -12,7 +12,7 @@ Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor 
 """
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,8 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Predict
+from pseudocore.inference.evidence import best_gaussian
+from pseudocore.inference.predict import Settled
 from pseudocore.parts import gaussian
 from pseudocore.parts.adam import Moments, adam, start
 from pseudocore.parts.pool import mean_squared_error
@@ -62,7 +64,14 @@ class LastLayerVI:
     ridge: OptionalPositive = None
     """Relative observation noise; unless told, the coreset's own, else 0.01."""
 
+    choose_prior: Literal["given", "marginal"] = "given"
+    """Whether prior_variance and ridge are those above, or those of the largest marginal likelihood; a ridge that is given stays."""
+
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
+        if self.choose_prior == "marginal" and self.prior_variance is not None:
+            raise ConfigError(
+                f"prior_variance = {self.prior_variance:g} was given and choose_prior = 'marginal' would choose it; leave one of them out"
+            )
         if len(coreset) > LARGEST:
             raise ConfigError(
                 f"last-layer-vi factors a matrix of {len(coreset)}×{len(coreset)}; above {LARGEST} points use sgd or ensemble"
@@ -73,15 +82,18 @@ class LastLayerVI:
         theta = self._train(problem, x, y, weight, rng)
         with torch.no_grad():
             statistics = model.statistics(theta, x) or None
+            features = model.features(theta, x, statistics)
             scale, variance, ridge = self._numbers(coreset)
-            posterior = gaussian.fit(model.features(theta, x, statistics), y, ridge=ridge, prior_variance=variance, weight=weight)
+            if self.choose_prior == "marginal":
+                ridge, variance = best_gaussian(features, y, weight, ridge=self.ridge)
+            posterior = gaussian.fit(features, y, ridge=ridge, prior_variance=variance, weight=weight)
 
         @torch.no_grad()
         def predict(raw: Tensor) -> Tensor:
             features = model.features(theta, problem.inputs(raw), statistics)
             return gaussian.log_probs(*gaussian.predict(posterior, features), scale)
 
-        return predict
+        return predict if self.choose_prior == "given" else Settled(predict, {"ridge": ridge, "prior_variance": variance})
 
     def _train(self, problem: Problem, x: Tensor, y: Tensor, weight: Tensor, rng: Rng) -> Tensor:
         """Adam on the weighted squared error from a fresh network."""

@@ -7,15 +7,17 @@ The entropy of the average is the draws' mean entropy and the mutual information
 classes) are held, never draws × test × classes. Entropies are in nats."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.problem import Problem
+from pseudocore.core.types import Predict
 
-__all__ = ["Predictive", "Thetas", "Uncertainty", "averaged"]
+__all__ = ["Predictive", "Settled", "Thetas", "Uncertainty", "averaged"]
 
 
 class Thetas(Protocol):
@@ -40,6 +42,10 @@ class Predictive:
     def __init__(self, problem: Problem, draws: Thetas, x: Tensor) -> None:
         self.problem = problem
         self.draws = draws
+        self.chosen: Mapping[str, float] = {}
+        """Settings that were chosen on the way, by name."""
+        self.earlier: tuple[Predictive, ...] = ()
+        """The same network at earlier moments of its training, where they were kept."""
         self._x = x
         self._statistics: dict[int, list[dict[str, Tensor] | None]] = {}
 
@@ -81,6 +87,17 @@ class Predictive:
         if number not in self._statistics:
             self._statistics[number] = [self.problem.model.statistics(theta, self._x) or None for theta in thetas]
         return self._statistics[number]
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """A `Predict` without draws, and the settings that were chosen on the way to it."""
+
+    predict: Predict
+    chosen: Mapping[str, float]
+
+    def __call__(self, raw: Tensor) -> Tensor:
+        return self.predict(raw)
 
 
 def averaged(problem: Problem, thetas: Thetas, x: Tensor) -> Predictive:

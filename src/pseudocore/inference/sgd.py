@@ -13,19 +13,19 @@ Cost: `num_steps` gradients on at most `batch_size` points, times `num_members`.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
 from pseudocore.core.compile import Stepper
-from pseudocore.core.config import Count, Fraction, NonNegative, Positive
+from pseudocore.core.config import Count, Fraction, NonNegative, Positive, Range
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, LogDensity, Predict
-from pseudocore.inference.predict import averaged
+from pseudocore.core.types import Coreset, LogDensity
+from pseudocore.inference.predict import Predictive, averaged
 from pseudocore.parts.adam import cosine
 
 __all__ = ["SGD", "Ensemble"]
@@ -62,6 +62,10 @@ class Settings:
 class SGD(Settings):
     """Plain training of one network."""
 
+    num_moments: Annotated[int | None, Range(low=1)] = None
+    """Moments of the training, evenly spaced, whose best test accuracy is reported beside the last one's by evaluate --published, as
+    published evaluators do; unless told, none."""
+
     def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:  # noqa: ARG002
         return State(theta, torch.zeros_like(theta), torch.zeros((), dtype=theta.dtype, device=theta.device))
 
@@ -73,7 +77,7 @@ class SGD(Settings):
         velocity = self.momentum * state.velocity + step_size * force
         return State(state.theta + velocity, velocity, state.step + 1), Info(uphill.norm())
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predictive:
         return _train(self, problem, coreset, rng, num_members=1)
 
 
@@ -85,20 +89,25 @@ class Ensemble(Settings):
     num_members: Count = 5
     """Networks."""
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predictive:
         shared = {name: getattr(self, name) for name in Settings.__dataclass_fields__}
         return _train(SGD(**shared), problem, coreset, rng, num_members=self.num_members)
 
 
-def _train(sgd: SGD, problem: Problem, coreset: Coreset, rng: Rng, *, num_members: int) -> Predict:
+def _train(sgd: SGD, problem: Problem, coreset: Coreset, rng: Rng, *, num_members: int) -> Predictive:
     x, log_density = problem.inputs(coreset.x), _mean_log_likelihood(problem, coreset, sgd.batch_size)
     theta = problem.model.init(rng("theta"), num=num_members, device=problem.device, dtype=problem.dtype)
     state = sgd.init(log_density, theta[0] if num_members == 1 else theta, rng)
     step_once = Stepper(lambda _, state, rng: sgd.step(log_density, state, rng), problem)
+    num_moments, kept = sgd.num_moments or 1, list[Tensor]()
+    moments = {sgd.num_steps * moment // num_moments - 1 for moment in range(1, num_moments)}
     for number in range(sgd.num_steps):
         state, _ = step_once(state, rng("step", number))
-    thetas = state.theta.clone().view(num_members, -1)
-    return averaged(problem, thetas, x)
+        if number in moments:
+            kept.append(state.theta.cpu().view(num_members, -1).clone())  # off the device: there may be hundreds
+    predictive = averaged(problem, state.theta.clone().view(num_members, -1), x)
+    predictive.earlier = tuple(averaged(problem, thetas, x) for thetas in kept)
+    return predictive
 
 
 def _mean_log_likelihood(problem: Problem, coreset: Coreset, batch_size: int) -> LogDensity:

@@ -36,6 +36,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
 from pseudocore.inference.chain import ChainSettings, prior_of, sample
+from pseudocore.inference.choose import by_split
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
 
@@ -90,6 +91,8 @@ class SGHMC(Settings):
 
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
         """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
+        if self.choose_prior == "split":
+            return by_split(self, problem, coreset, rng, **options)
         log_density = density.estimated(problem, coreset, prior_of(self, problem, coreset), self.batch_size)
         return sample(replace(self, step_size=_step_size(self, coreset)), log_density, problem, coreset, rng, **options)
 
@@ -116,6 +119,8 @@ class AlteredSGHMC(Settings):
 
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
         """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
+        if self.choose_prior == "split":
+            return by_split(self, problem, coreset, rng, **options)
         log_density = density.estimated(problem, coreset, prior_of(self, problem, coreset), len(coreset))
         return sample(replace(self, step_size=_step_size(self, coreset)), log_density, problem, coreset, rng, **options)
 

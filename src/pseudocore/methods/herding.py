@@ -14,31 +14,25 @@ Deviations:
 
 from dataclasses import dataclass
 
-from pseudocore.core.config import Count
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts import greedy
-from pseudocore.parts.pretrain import Features, feature_map
+from pseudocore.parts.budget import Budget, choose
+from pseudocore.parts.pretrain import Features, Pretraining, feature_map
 
 __all__ = ["Herding"]
 
 
 @methods.register("herding", kind="select", paper="Welling 2009; Rebuffi et al. 2017, arXiv 1611.07725")
 @dataclass(frozen=True, kw_only=True)
-class Herding:
+class Herding(Pretraining, Budget):
     """Points of each class whose mean follows the class mean."""
 
-    per_class: Count = 10
-    """Points per class."""
     features: Features = "inputs"
     """Where means are taken: over network inputs as they are, or over the last-layer features of a network trained first."""
-    pretrain_steps: Count = 300
-    """Training steps of that network."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        problem.check_per_class(self.per_class)
-        features = feature_map(problem, self.features, rng, num_steps=self.pretrain_steps)
-        index = greedy.in_each(problem.members, features, lambda rows: greedy.herding(rows, self.per_class))
-        return problem.chosen(index)
+        features = feature_map(problem, self.features, self, rng)
+        return choose(problem, self, lambda group: greedy.herding(features(group.members), group.num))

@@ -15,31 +15,25 @@ Deviations:
 
 from dataclasses import dataclass
 
-from pseudocore.core.config import Count
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts import greedy
-from pseudocore.parts.pretrain import Features, feature_map
+from pseudocore.parts.budget import Budget, choose
+from pseudocore.parts.pretrain import Features, Pretraining, feature_map
 
 __all__ = ["KCenter"]
 
 
 @methods.register("k-center", kind="select", paper="Sener & Savarese 2018, arXiv 1708.00489")
 @dataclass(frozen=True, kw_only=True)
-class KCenter:
+class KCenter(Pretraining, Budget):
     """Points of each class that leave none of it far away."""
 
-    per_class: Count = 10
-    """Points per class."""
     features: Features = "inputs"
     """Where distances are measured: between network inputs as they are, or between the last-layer features of a network trained first."""
-    pretrain_steps: Count = 300
-    """Training steps of that network."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        problem.check_per_class(self.per_class)
-        features = feature_map(problem, self.features, rng, num_steps=self.pretrain_steps)
-        index = greedy.in_each(problem.members, features, lambda rows: greedy.k_center(rows, self.per_class))
-        return problem.chosen(index)
+        features = feature_map(problem, self.features, self, rng)
+        return choose(problem, self, lambda group: greedy.k_center(features(group.members), group.num))

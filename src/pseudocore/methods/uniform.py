@@ -1,33 +1,37 @@
 """Uniform selection: the baseline every other method must beat.
 
-Draws `per_class` training examples of each class without replacement. Cost: one permutation per class.
+Draws `per_class` training examples of each class without replacement, or as many in all of the whole set. Cost: one permutation per class.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-from pseudocore.core.config import Count
+import torch
+from torch import Tensor
+
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.parts.initial import balanced_indices
+from pseudocore.parts.budget import Budget, Group, choose
 
 __all__ = ["Uniform"]
 
 
 @methods.register("uniform", kind="select", paper="baseline")
 @dataclass(frozen=True, kw_only=True)
-class Uniform:
+class Uniform(Budget):
     """Class-balanced random subset."""
 
-    per_class: Count = 10
-    """Points per class."""
     weighting: Literal["ones", "mass"] = "ones"
     """Weight of a point: 1, or its share of its class (weights then sum to the training set's size, and the posterior
     is as narrow as the full one)."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        index = balanced_indices(problem, self.per_class, rng)
-        share = problem.data.class_counts[problem.data.train.y[index]] / self.per_class
-        return problem.chosen(index, share if self.weighting == "mass" else None)
+
+        def rule(group: Group) -> tuple[Tensor, Tensor]:
+            n = len(group.members)
+            weight = torch.full((group.num,), n / group.num if self.weighting == "mass" else 1.0)
+            return rng(group.label).permutation(n)[: group.num], weight
+
+        return choose(problem, self, rule)

@@ -18,9 +18,10 @@ from pseudocore.core.rng import Rng
 
 __all__ = ["SPREAD", "BatchNorm", "FlatModel", "Initial"]
 
-Initial = Literal["torch", "lecun", "he"]
-SPREAD = {"torch": 1.0, "lecun": math.sqrt(3), "he": math.sqrt(6)}
-"""Half-width of initial weights times sqrt(fan-in): torch's default, variance 1/fan-in (flax's default), variance 2/fan-in."""
+Initial = Literal["torch", "lecun", "he", "flax"]
+SPREAD = {"torch": 1.0, "lecun": math.sqrt(3), "he": math.sqrt(6), "flax": math.sqrt(3)}
+"""Half-width of initial weights times sqrt(fan-in): torch's default, variance 1/fan-in, variance 2/fan-in, and 1/fan-in again.
+Biases start within the same bounds as weights, except `flax`: that library's default starts them at 0."""
 
 
 class BatchNorm(nn.Module):
@@ -62,15 +63,15 @@ class FlatModel:
         self._training, self._fixed = copy.deepcopy(body).train(), copy.deepcopy(body).eval()
         self._shapes = [(name, p.shape, p.numel()) for name, p in body.named_parameters()]
         self._num_body = sum(size for *_, size in self._shapes)
-        self._centre_and_bound = {("cpu", torch.float32): _initial_spread(body, num_features, num_classes, initial)}
-        self._initial = initial
+        centre, self._scale, bound = _initial_spread(body, num_features, num_classes, initial)
+        self._centre_and_bound = {("cpu", torch.float32): (centre, bound)}
         self._description = dict(description or {})
         self.num_features = num_features
         self.num_classes = num_classes
         self.num_parameters = self._num_body + (num_features + 1) * num_classes
 
     def init(self, rng: Rng, *, num: int | None = None, device: Any = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
-        """A fresh theta, or (num, parameters) of them: uniform within ±`SPREAD`/sqrt(fan-in); norms at 1 and 0."""
+        """A fresh theta, or (num, parameters) of them: weights uniform within ±`SPREAD`/sqrt(fan-in); norms at 1 and 0."""
         shape = (self.num_parameters,) if num is None else (num, self.num_parameters)
         key = (str(device), dtype)
         if key not in self._centre_and_bound:  # kept per device: a captured graph must not copy from the host
@@ -84,9 +85,8 @@ class FlatModel:
 
         0 and 1/sqrt(fan-in) for weights and biases of linear and convolutional layers; gains of norms at 1, shifts at 0, both of scale 1.
         """
-        centre, bound = self._centre_and_bound["cpu", torch.float32]
-        scale = torch.where(bound > 0, bound / SPREAD[self._initial], torch.ones(()))
-        return centre.to(device, dtype), scale.to(device, dtype)
+        centre, _ = self._centre_and_bound["cpu", torch.float32]
+        return centre.to(device, dtype), self._scale.to(device, dtype)
 
     def features(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor:
         """Last-layer features (n, h); (draws, n, h) for thetas (draws, parameters)."""
@@ -99,6 +99,26 @@ class FlatModel:
         out: Tensor = functional_call(module, {**self._body(theta), **(statistics or {})}, (x,))
         return out
 
+    def layers(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> list[Tensor]:
+        """What every layer with weights but the first is given, in the order of the pass, each (n, width); the last are `features`.
+
+        That is the output of the layer before, normalised, rectified and pooled. Two layers that are given the same count once.
+        """
+        given: list[Tensor] = []
+
+        def record(_: nn.Module, args: tuple[Tensor]) -> None:
+            if not any(args[0] is earlier for earlier in given):
+                given.append(args[0])
+
+        module = self._training if statistics is None else self._fixed
+        handles = [part.register_forward_pre_hook(record) for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+        try:
+            features = self.features(theta, x, statistics)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return [*(inputs.flatten(1) for inputs in given[1:]), features]
+
     def logits(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor:
         """Class scores (n, classes); (draws, n, classes) for thetas (draws, parameters)."""
         weight, bias = self.head(theta)
@@ -110,6 +130,10 @@ class FlatModel:
         num_weights = self.num_features * self.num_classes
         weight = flat[..., :num_weights].reshape(*theta.shape[:-1], self.num_classes, self.num_features)
         return weight, flat[..., num_weights:]
+
+    def tensors(self, theta: Tensor) -> list[Tensor]:
+        """Every parameter of one theta (parameters,) in its own shape, in theta's order: the head's weight and bias last."""
+        return [*self._body(theta).values(), *self.head(theta)]
 
     def statistics(self, theta: Tensor, x: Tensor) -> dict[str, Tensor]:
         """Batch-norm statistics of a batch under theta, for use on other batches; empty for other norms."""
@@ -147,20 +171,28 @@ def _batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
 
 
-def _initial_spread(body: nn.Module, num_features: int, num_classes: int, initial: Initial) -> tuple[Tensor, Tensor]:
-    """Centre and half-width of each parameter's initial uniform distribution, in theta's order."""
-    centre, bound = [], []
+def _initial_spread(body: nn.Module, num_features: int, num_classes: int, initial: Initial) -> tuple[Tensor, Tensor, Tensor]:
+    """Centre, natural scale and half-width of the initial uniform distribution of each parameter, in theta's order."""
+    spread = {"weight": SPREAD[initial], "bias": 0.0 if initial == "flax" else SPREAD[initial]}
+    centre: list[Tensor] = []
+    scale: list[Tensor] = []
+    bound: list[Tensor] = []
+
+    def add(num: int, at: float, unit: float, width: float) -> None:
+        for values, value in ((centre, at), (scale, unit), (bound, width)):
+            values.append(torch.full((num,), value))
+
     for name, parameter in body.named_parameters():
-        layer = body.get_submodule(name.rpartition(".")[0])
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            centre.append(torch.zeros(parameter.numel()))
-            bound.append(torch.full((parameter.numel(),), SPREAD[initial] / math.sqrt(layer.weight[0].numel())))
-        elif isinstance(layer, nn.GroupNorm | BatchNorm):
-            centre.append(torch.full((parameter.numel(),), float(name.endswith("weight"))))
-            bound.append(torch.zeros(parameter.numel()))
+        layer, _, kind = name.rpartition(".")
+        owner = body.get_submodule(layer)
+        if isinstance(owner, nn.Linear | nn.Conv2d):
+            unit = 1 / math.sqrt(owner.weight[0].numel())
+            add(parameter.numel(), 0.0, unit, spread[kind] * unit)
+        elif isinstance(owner, nn.GroupNorm | BatchNorm):
+            add(parameter.numel(), float(kind == "weight"), 1.0, 0.0)
         else:
-            raise ConfigError(f"no initialisation is known for layer {name!r} of type {type(layer).__name__}")
-    num_head = (num_features + 1) * num_classes
-    centre.append(torch.zeros(num_head))
-    bound.append(torch.full((num_head,), SPREAD[initial] / math.sqrt(num_features)))
-    return torch.cat(centre), torch.cat(bound)
+            raise ConfigError(f"no initialisation is known for layer {name!r} of type {type(owner).__name__}")
+    unit = 1 / math.sqrt(num_features)
+    add(num_features * num_classes, 0.0, unit, spread["weight"] * unit)
+    add(num_classes, 0.0, unit, spread["bias"] * unit)
+    return torch.cat(centre), torch.cat(scale), torch.cat(bound)

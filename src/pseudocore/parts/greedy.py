@@ -10,14 +10,14 @@ Ties go to the lowest index. Both compare every row with one point per choice, a
 and one number per row, never an n × n matrix.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
 
-__all__ = ["herding", "in_each", "k_center"]
+__all__ = ["farthest_first", "herding", "k_center"]
 
 BLOCK = 2**18
 """Numbers in flight at once."""
@@ -48,18 +48,22 @@ def k_center(features: Tensor, num: int, first: int | None = None) -> Tensor:
     if first is not None and not 0 <= first < len(features):
         raise ConfigError(f"k-center was told to begin with row {first}, but the {len(features)} rows are numbered from 0")
     start = _squared_distances(features, mean).argmin(0, keepdim=True)
-    chosen = [start if first is None else torch.full_like(start, first)]
-    gap = torch.full_like(features[:, 0], torch.inf)  # squared distance to the nearest chosen row
+    begin = start if first is None else torch.full_like(start, first)
+    return farthest_first(lambda index: _squared_distances(features, features.index_select(0, index)[0]), begin, num)
+
+
+def farthest_first(distance: Callable[[Tensor], Tensor], first: Tensor, num: int) -> Tensor:
+    """Indices (num,), in order: `first` (1,), then each the farthest from those before it.
+
+    `distance` gives those of all points (n,) to one (1,), in any unit that grows with it and is never below 0.
+    """
+    chosen = [first]
+    gap = torch.full_like(distance(first), torch.inf)  # to the nearest chosen point
     while len(chosen) < num:
-        gap = torch.minimum(gap, _squared_distances(features, features.index_select(0, chosen[-1])[0]))
-        gap = gap.index_fill(0, chosen[-1], -1)  # below a duplicate's 0, so that no row is taken twice
+        gap = torch.minimum(gap, distance(chosen[-1]))
+        gap = gap.index_fill(0, chosen[-1], -1)  # below a duplicate's 0, so that no point is taken twice
         chosen.append(gap.argmax(0, keepdim=True))
     return torch.cat(chosen)
-
-
-def in_each(groups: Iterable[Tensor], features: Callable[[Tensor], Tensor], choose: Callable[[Tensor], Tensor]) -> Tensor:
-    """What `choose` takes of every group of indices, judged by the features of that group alone; the groups in order."""
-    return torch.cat([group[choose(features(group)).to(group.device)] for group in groups])
 
 
 def _checked(features: Tensor, num: int) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation.tables import Row, best, comparison, flat, format_metric, look, metric_names, metric_title, variants
+from pseudocore.report import evaluation_images as extra
 from pseudocore.report.figure import colours
 from pseudocore.report.gallery import Gallery, show
 from pseudocore.report.images import Image, charts, corruption_map, curves, is_finite, reliability
@@ -93,7 +94,10 @@ def gather(runs: Sequence[Run]) -> Content:
         about=f"{_count(len(runs), 'run')} of {_count(len(colour_of), 'method')}, {_count(len(records), 'evaluation')}",
         heads=[metric_title(name) for name in metric_names(rows)],
         lines=_lines(rows, colour_of),
-        charts=charts(rows, colour_of),
+        charts=[
+            *charts(rows, colour_of),
+            *_present(extra.architecture_bars(records, colour_of), extra.corruption_radar(records, colour_of)),
+        ],
         groups=_groups(reads, colour_of),
         commands=list(dict.fromkeys(str(command) for command in commands if command)),
         versions=list(dict.fromkeys(text for run in runs if (text := _versions(run.manifest)))),
@@ -147,7 +151,7 @@ def _member(run: Run, evaluations: Mapping[str, Any], colour: str) -> Member:
         facts=_cost(run.manifest, num_points),
         posterior=[(name, _text(value)) for name, value in flat(posterior).items()] if isinstance(posterior, Mapping) else [],
         gallery=gallery,
-        evaluations=[_evaluation(name, run.config, one, colour) for name, one in evaluations.items()],
+        evaluations=_evaluations(run, evaluations, colour),
     )
 
 
@@ -160,19 +164,47 @@ def _cost(manifest: Mapping[str, Any], num_points: int | None) -> Pairs:
         "hardware": str(manifest.get("hardware") or ""),
         "data fingerprint": str(manifest.get("data_fingerprint") or "")[:12],
     }
-    return [(name, text) for name, text in facts.items() if text]
+    return [(name, text) for name, text in facts.items() if text] + _stages(manifest.get("cost"))
+
+
+def _evaluations(run: Run, evaluations: Mapping[str, Any], colour: str) -> list[Evaluation]:
+    """One entry each; figures of the run as a whole, whatever the inference, go with the first."""
+    shown = [_evaluation(name, run.config, one, colour) for name, one in evaluations.items()]
+    ones = list(evaluations.values())
+    spectra = (image for one in ones if (image := extra.spectrum_curves(one, colour)))
+    whole = _present(next(spectra, None), extra.temperature_curves(ones))
+    return [one._replace(diagrams=one.diagrams + (whole if place == 0 else [])) for place, one in enumerate(shown)]
 
 
 def _evaluation(name: str, config: Mapping[str, Any], evaluation: Mapping[str, Any], colour: str) -> Evaluation:
     row = comparison([(config, evaluation)])[0]
-    facts = [(metric_title(metric), format_metric(*row.metrics[metric])) for metric in metric_names([row])]
+    facts = [(metric_title(metric), format_metric(*row.metrics[metric])) for metric in metric_names([row], details=True)]
     facts += [("seeds", str(row.num))]
     if duration := _duration(evaluation.get("seconds")):
         facts.append(("time", duration))
     facts += _mixing(evaluation.get("diagnostics"))
-    return Evaluation(
-        name, row.inference, facts, [image for image in (reliability(evaluation, colour), corruption_map(evaluation)) if image]
+    facts += _stages(evaluation.get("cost"))
+    diagrams = _present(
+        reliability(evaluation, colour),
+        extra.trace_panels(evaluation),
+        corruption_map(evaluation),
+        extra.landscape_curves(evaluation, colour),
     )
+    return Evaluation(name, row.inference, facts, diagrams)
+
+
+def _present(*images: Image | None) -> list[Image]:
+    return [image for image in images if image is not None]
+
+
+def _stages(cost: Any) -> Pairs:
+    """Time and peak memory of every stage, in one line."""
+    parts, peaks = [], []
+    for name, entry in cost.items() if isinstance(cost, Mapping) else ():
+        if isinstance(entry, Mapping) and (text := _duration(entry.get("seconds"))):
+            parts.append(f"{name} {text}")
+            peaks += [entry["peak_mib"]] if is_finite(entry.get("peak_mib")) else []
+    return ([("stages", ", ".join(parts))] if parts else []) + ([("peak memory", f"{max(peaks):,.0f} MiB")] if peaks else [])
 
 
 def _mixing(diagnostics: Any) -> Pairs:

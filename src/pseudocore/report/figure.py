@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pseudocore.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["INK", "PALETTE", "colours", "data_uri", "draw", "missing_extra", "plain_text"]
+__all__ = ["INK", "PALETTE", "colours", "data_uri", "draw", "missing_extra", "plain_text", "plain_ticks"]
 
 INK = "#24292f"
 """Text and axes; becomes the reader's own text colour."""
@@ -79,6 +80,14 @@ def plain_text(text: object, length: int = 32) -> str:
     words = str(text).encode("utf-8", "replace").decode()  # a lone surrogate cannot be drawn
     words = "".join(char if char.isprintable() else " " for char in words)
     return words if len(words) <= length else words[: length - 1] + "…"
+
+
+def plain_ticks(axis: "Axis") -> None:
+    """Numbers of a logarithmic axis as plain text: powers of ten would be mathematics."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def missing_extra(package: str) -> ConfigError:

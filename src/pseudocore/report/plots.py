@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pseudocore.evaluation.metrics import Reliability
 from pseudocore.evaluation.tables import Row, format_metric, metric_title
-from pseudocore.report.figure import INK, PALETTE, draw, plain_text
+from pseudocore.report.figure import INK, PALETTE, draw, plain_text, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def curves(name: str, lines: Sequence[Curve], colour: str) -> bytes:
             axes.plot(steps, values, color=colour, linewidth=1.4, alpha=max(0.5, 1 - 0.2 * place), **style)
         if _spans_a_lot(np.concatenate([values for _, values in drawn])):
             axes.set_yscale("log")
-            _plain_ticks(axes)
+            plain_ticks(axes.yaxis)
         axes.set_xlabel("step")
         axes.set_ylabel(plain_text(name))
         axes.grid(axis="y")
@@ -202,13 +202,6 @@ def _spans_a_lot(values: Any) -> bool:
         return False
     low, high = np.quantile(known, [0.02, 0.98])  # one lucky batch is no reason
     return bool(high / low > _LOG_RATIO)
-
-
-def _plain_ticks(axes: "Axes") -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _budget(per_class: int | str | None) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudocore.core.compile import WARM_UP, Stepper, _record
+from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _record
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone
@@ -90,6 +90,7 @@ def test_compiled_equals_eager(problem: Problem) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize("compile", ["auto", "on"])
 def test_captured_equals_eager(problem: Problem, compile: str) -> None:
     problem = replace(problem, device=torch.device("cuda"))
@@ -109,3 +110,28 @@ def test_a_step_that_draws_on_the_host_runs_eagerly_and_says_why(problem: Proble
     eager, _ = run(problem, "off", host_step, num=WARM_UP + 4)
     assert "drawn on the host" in stepper.note
     assert all(torch.equal(one.x, other.x) for one, other in zip(captured, eager, strict=True))
+
+
+def test_draws_can_be_made_when_they_are_asked_for(problem: Problem) -> None:
+    """What a captured step does that is not compiled: it holds no more draws at once than an eager one."""
+    state, rng = State(torch.zeros(4), torch.zeros(4)), Rng(3)("step", 5)
+    replayable = _record(step, problem, state, Rng(3)("step", 0))
+    drawing = _Drawing(replayable.tape, [rng(*draw.path).generator() for draw in replayable.tape])
+    assert torch.equal(replayable.step(state, drawing)[0].x, step(problem, state, rng)[0].x)
+
+
+@pytest.mark.gpu
+def test_a_method_that_does_not_compile_well_is_captured_only(problem: Problem) -> None:
+    class Long:
+        compiles = False
+
+        def take(self, *arguments: object) -> object:
+            return step(*arguments)  # type: ignore[arg-type]
+
+    problem = replace(problem, device=torch.device("cuda"))
+    stepper = Stepper(Long().take, problem, "auto", num_steps=10**6)  # type: ignore[arg-type]
+    state = State(torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda"))
+    for number in range(WARM_UP + 1):
+        state, _ = stepper(state, Rng(3)("step", number))
+    assert stepper._graph is not None
+    assert stepper._replayable is None

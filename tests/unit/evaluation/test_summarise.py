@@ -11,12 +11,12 @@ from pseudocore.evaluation.metrics import Metrics, Reliability, summarise
 
 
 def metrics(nll: float, accuracy: float = 0.5) -> Metrics:
-    return Metrics(accuracy, nll, 0.1, 0.3, Reliability((None,), (None,), (0,)))
+    return Metrics(accuracy, nll, 0.1, 0.3, 0.12, 0.05, Reliability((None,), (None,), (0,)))
 
 
 def test_summarise_gives_mean_and_sample_deviation() -> None:
     got = summarise([metrics(1.0), metrics(2.0), metrics(4.0)])
-    assert list(got) == ["accuracy", "nll", "ece", "brier"]
+    assert list(got) == ["accuracy", "nll", "ece", "brier", "adaptive_ece", "classwise_ece"]
     assert got["nll"]["mean"] == pytest.approx(7 / 3)
     assert got["nll"]["sd"] == pytest.approx(float(np.std([1.0, 2.0, 4.0], ddof=1)))
     assert got["accuracy"] == {"mean": 0.5, "sd": 0.0}

@@ -20,8 +20,8 @@ from pseudocore.models.dense import MLP, Linear
 from pseudocore.models.flat import BatchNorm, FlatModel
 from pseudocore.setup import Setup, build
 
-SPREADS = {"torch": 1.0, "lecun": math.sqrt(3), "he": math.sqrt(6)}
-VARIANCES = {"torch": 1 / 3, "lecun": 1.0, "he": 2.0}
+SPREADS = {"torch": 1.0, "lecun": math.sqrt(3), "he": math.sqrt(6), "flax": math.sqrt(3)}
+VARIANCES = {"torch": 1 / 3, "lecun": 1.0, "he": 2.0, "flax": 1.0}
 
 
 # --- initial values ---------------------------------------------------------------------------------------------------
@@ -36,13 +36,16 @@ def layers_of(theta: torch.Tensor, norm: bool) -> dict[str, torch.Tensor]:
     return {name: part for (name, _), part in zip(names, parts, strict=True)}
 
 
-@pytest.mark.parametrize("initial", ["torch", "lecun", "he"])
+@pytest.mark.parametrize("initial", ["torch", "lecun", "he", "flax"])
 @pytest.mark.parametrize("norm", ["instance", "batch", "none"])
 def test_initial_weights_are_uniform_by_fan_in(initial: Any, norm: Any) -> None:
     model = ConvNet(width=8, norm=norm, init=initial).build((1, 8, 8), 5)
     parts = layers_of(model.init(Rng(0), num=200), norm != "none")
     fans = {"conv1": 9, "bias1": 9, "conv2": 72, "bias2": 72, "head": 32, "head_bias": 32}
     for name, fan_in in fans.items():
+        if "bias" in name and initial == "flax":
+            assert not parts[name].any()
+            continue
         values, bound = parts[name].double(), SPREADS[initial] / math.sqrt(fan_in)
         n = values.numel()
         assert values.abs().max() <= bound * (1 + 1e-6)

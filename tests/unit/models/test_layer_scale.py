@@ -7,7 +7,7 @@ from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP
 
 
-@pytest.mark.parametrize("init", ["torch", "lecun", "he"])
+@pytest.mark.parametrize("init", ["torch", "lecun", "he", "flax"])
 def test_a_convolutional_network(init: str) -> None:
     """Two blocks of 4 channels on 3×8×8: fan-in 27, then 36; norms around 1 and 0; a head on 4·2·2 features."""
     model = ConvNet(width=4, depth=2, norm="instance", init=init).build((3, 8, 8), 5)  # type: ignore[arg-type]

@@ -1,0 +1,127 @@
+"""What benchmarks made of cells share: coresets to work on, a clock, a record that is whole after every cell, scores of a prediction."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pseudocore import api
+from pseudocore.core.errors import PseudocoreError
+from pseudocore.core.problem import Problem
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset, Examples
+from pseudocore.evaluation.metrics import measure
+from pseudocore.evaluation.robustness import in_batches
+from pseudocore.inference.choose import held_out
+from pseudocore.inference.diagnostics import diagnose
+from pseudocore.inference.predict import Predictive
+from pseudocore.store import strict_json
+from pseudocore.store.manifest import hardware, versions
+
+Cell = dict[str, Any]
+USUAL = ("accuracy", "nll", "ece", "brier", "adaptive_ece", "classwise_ece")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("coresets", nargs="*", type=Path, help="coreset files or run folders")
+    parser.add_argument("--uniform", metavar="DATA", help="also make uniform coresets of this data set")
+    parser.add_argument("--ipc", type=int, nargs="+", default=[10], help="points per class of the uniform ones")
+    parser.add_argument("--seed", type=int, default=0, help="of the uniform ones and of the inference")
+    parser.add_argument("--data", help="data set, when it is not the coreset's own")
+    parser.add_argument("--setup", action="append", default=[], metavar="NAME=VALUE", help="change the setup, as model=convnet3")
+    parser.add_argument("--num-test", type=int, default=10_000, help="test points scored")
+    parser.add_argument(
+        "--seconds", type=float, help="time for each coreset; cells that no longer fit are left out, and done when run again"
+    )
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def coresets(arguments: argparse.Namespace) -> Iterator[tuple[str, Coreset]]:
+    """Names and coresets: those given, then those to be made."""
+    for path in arguments.coresets:
+        yield path.name.removesuffix(".safetensors"), api.load(path)
+    setup = words(arguments.setup)
+    for ipc in arguments.ipc if arguments.uniform else ():
+        made = api.reduce("uniform", arguments.uniform, per_class=ipc, seed=arguments.seed, device=arguments.device, **setup)
+        yield f"uniform-{made.provenance['setup']['data']}-ipc{ipc}-seed{arguments.seed}", made
+
+
+def words(pairs: Iterable[str]) -> dict[str, Any]:
+    """`name=value` pairs; a value that is no JSON is a text."""
+    found = {}
+    for name, _, value in (pair.partition("=") for pair in pairs):
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found
+
+
+def fill(path: Path, about: dict[str, Any], jobs: Iterable[tuple[Cell, Callable[[], Cell]]], seconds: float | None) -> dict[str, Any]:
+    """Run the jobs whose cells `path` does not hold yet, as long as there is time, and write the record after each."""
+    record = strict_json.read(path) if path.exists() else {**about, "cells": []}
+    record |= {"date": str(date.today()), "hardware": hardware(), "versions": versions()}
+    known = [json.dumps(cell["key"], sort_keys=True) for cell in record["cells"]]
+    began, longest = time.monotonic(), 0.0
+    for key, job in jobs:
+        if json.dumps(key, sort_keys=True) in known:
+            continue
+        if seconds is not None and time.monotonic() - began + longest > seconds:
+            print(f"{path.stem}: out of time before {key}", flush=True)
+            break
+        start = time.monotonic()
+        try:
+            result = job()
+        except PseudocoreError as error:
+            result = {"error": str(error)}
+        spent = time.monotonic() - start
+        longest = max(longest, spent)
+        record["cells"].append({"key": key, **result, "seconds": round(spent, 2)})
+        strict_json.write(path, record)
+        print(path.stem, *key.values(), in_short(result), f"{spent:.1f} s", flush=True)
+    return record
+
+
+def scores(predict: Callable[[Tensor], Tensor], examples: Examples, num_classes: int) -> dict[str, float]:
+    found = measure(predict, in_batches(examples), num_classes)
+    return {name: round(getattr(found, name), 5) for name in USUAL}
+
+
+def diagnostics(predict: Any) -> dict[str, Any]:
+    """Of chains: R-hat and ESS on predictions, acceptance; nothing for what has none."""
+    if not isinstance(predict, Predictive) or isinstance(predict.draws, Tensor):
+        return {}
+    found = diagnose(predict)
+    step_size = {}
+    if found.accept is not None:
+        step_size = {"step_size": float(predict.draws.trace("step_size").mean())}  # type: ignore[attr-defined]
+    return {
+        "rhat": found.predictions.rhat, "ess_bulk": found.predictions.ess_bulk, "ess_tail": found.predictions.ess_tail,
+        "accept": found.accept, "divergent": found.divergent, "num_draws": found.num_draws, "num_chains": found.num_chains, **step_size,
+    }  # fmt: skip
+
+
+def test_points(problem: Problem, num: int) -> Examples:
+    return Examples(problem.data.test.x[:num], problem.data.test.y[:num])
+
+
+def training_points(problem: Problem, coreset: Coreset) -> Examples:
+    """Up to 1000 training points that are not in the coreset: what settings are chosen on."""
+    index = held_out(problem, coreset, Rng(0)("held-out"))
+    return Examples(problem.data.train.x[index], problem.data.train.y[index])
+
+
+def in_short(result: Cell) -> str:
+    parts = {name: result[name] for name in ("held_out", "test") if name in result}
+    if "metrics" in result:
+        parts["test"] = {name: one["mean"] for name, one in result["metrics"].items()}
+    texts = [f"{name}: accuracy {one['accuracy']:.3f} NLL {one['nll']:.3f}" for name, one in parts.items()]
+    chains = [f"{name} {result[name]:.2f}" for name in ("accept", "rhat", "ess_bulk") if result.get(name) is not None]
+    return " ".join([*texts, *chains]) or str(result.get("error", ""))

@@ -1,0 +1,88 @@
+"""pseudocore experts DATA: train the networks that trajectory methods learn from."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from pseudocore import api
+from pseudocore.cli import flags as flagging
+from pseudocore.cli.console import err, out, print_json, progress
+from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
+from pseudocore.cli.stopping import polite_stop
+from pseudocore.core.compile import Compile
+from pseudocore.evaluation.tables import format_metric
+from pseudocore.parts.experts import Training
+from pseudocore.setup import Setup
+from pseudocore.store.experts import Storage
+
+__all__ = ["NAME", "make_app"]
+
+NAME = "experts"
+HELP = "Train networks on all of DATA and keep them at every epoch, for methods that learn from their trajectories."
+
+
+def make_app(words: Sequence[str]) -> App:
+    """The verb with the flags of the setup and of training."""
+    app = App(name=NAME, help=HELP)
+    of_training = flagging.parameters(Training, "Training")
+    of_setup = flagging.parameters(Setup, "Data and model", skip=["data", "experts", "prior_scale"])
+    app.default(flagging.command(_verb(words), of_training, of_setup))
+    return app
+
+
+def _verb(words: Sequence[str]) -> Callable[..., Any]:
+    def experts(
+        data: Annotated[str, Parameter(help="Data set: a name (see `pseudocore data list`) or a path.")],
+        /,
+        *,
+        out: Annotated[Path, Parameter(help="Folder to fill; experts in it that were trained alike are kept and trained on.")],
+        num: Annotated[int, AtLeastOne, Parameter(help="Experts to have in the end.")] = 20,
+        epochs: Annotated[int, AtLeastOne, Parameter(help="Epochs to train each for; a method says how many it needs.")] = 22,
+        seed: Annotated[int, Whole, Parameter(help="Seed of every random stream.")] = 0,
+        storage: Annotated[Storage, Parameter(help="Type snapshots are stored in.")] = "float32",
+        group: Annotated[
+            int | None, AtLeastOne, Parameter(help="Experts trained in one batched pass; unless told, as many as is fastest.")
+        ] = None,
+        overwrite: Annotated[bool, Switch, Parameter(help="Replace the experts in the folder.")] = False,
+        device: Device = "auto",
+        compile: Annotated[Compile, Parameter(help="auto captures steps as CUDA graphs on a GPU; off runs them eagerly.")] = "auto",
+        json: Json = False,
+        **given: Any,
+    ) -> int:
+        options = {**flagging.given(given, Setup), **flagging.given(given, Training)}
+        command = shlex.join(["pseudocore", NAME, *words])
+        try:
+            with ExitStack() as bar, polite_stop():
+                shown: dict[str, Any] = {}
+
+                def on_start(done: int, total: int) -> None:
+                    shown["advance"] = bar.enter_context(progress(f"experts on {data}", total, done))
+
+                facts = api.experts(
+                    data, out=out, num=num, epochs=epochs, seed=seed, storage=storage, group=group, device=device, compile=compile,
+                    overwrite=overwrite, command=command, on_start=on_start, on_epoch=lambda *news: shown["advance"](*news), **options,
+                )  # fmt: skip
+        except KeyboardInterrupt:
+            kept = [word for word in words if word != "--overwrite"]
+            err.print(f"interrupted; what was trained is kept, go on with: {shlex.join(['pseudocore', NAME, *kept])}")
+            return 130
+        _tell(facts, json)
+        return 0
+
+    experts.__doc__ = HELP
+    return experts
+
+
+def _tell(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+        return
+    scores = "  ".join(f"{name.replace('_', ' ')} {format_metric(**facts[name])}" for name in ("train_loss", "accuracy"))
+    speed = f", {facts['images_per_second']:,} images/s" if facts["trained_epochs"] else ", nothing was missing"
+    size = f"{facts['num_experts']} experts of {facts['num_epochs']} epochs in {facts['experts']} ({facts['bytes'] / 2**20:.1f} MiB)"
+    out.print(f"{size}  {scores}  ({facts['seconds']:.1f} s{speed})")
+    err.print(f"next: pseudocore reduce METHOD DATA --experts {shlex.quote(facts['experts'])} --out RUN")

@@ -1,0 +1,141 @@
+"""What methods that learn from expert trajectories share: their settings, the piece of a trajectory, and SGD on the images.
+
+An expert is a network trained on all data and kept at every epoch. A step takes a random expert at a random early epoch, trains it on
+the pseudo-images instead (`parts/unroll.py`), compares where that leads with where the expert itself went, and moves the images.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vjp
+
+from pseudocore.core.config import Count, Fraction, Positive
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+from pseudocore.parts.initial import Initial, initial_inputs
+from pseudocore.parts.losses import Loss, per_example
+from pseudocore.parts.unroll import Energy, View
+
+__all__ = ["Info", "Settings", "State", "begin", "coreset", "energy_on", "expert_path", "move", "near", "seen", "view_of"]
+
+
+class State(NamedTuple):
+    x: Tensor  # network inputs (M, ...)
+    y: Tensor  # labels (M,)
+    velocity: Tensor  # of x
+
+
+class Info(NamedTuple):
+    loss: Tensor
+    """What the step is about, before it: Eq. (20) or (11), for the reverse KL how far the likelihood of the images is above the data's."""
+    gradient_norm: Tensor
+    mean_abs: Tensor
+    """Mean size of a network input, about .8 for real images; when it runs away the step size on images is too large."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the trajectory methods have in common; the defaults are those for ten images per class."""
+
+    per_class: Count = 10
+    """Pseudo-images per class."""
+    num_steps: Count = 5000
+    """Outer steps."""
+    image_lr: Positive = 1000.0
+    """Step size of SGD on images, in normalised units."""
+    image_momentum: Fraction = 0.5
+    """Share of the last change of the images that is kept."""
+    initial: Initial = "real"
+    """Start from real images, from mixes of two of a class, or from noise."""
+    max_start: Count = 20
+    """Inner training starts at an expert's epoch below this."""
+    num_inner_steps: Count = 30
+    """Training steps on the pseudo-images."""
+    num_experts: Count = 20
+    """Experts to train when none are given."""
+
+    compiles: ClassVar[bool] = False
+    """A step is some hundred passes through the network, written out: captured in seconds, compiled whole in many minutes."""
+
+    @property
+    def expert_epochs(self) -> int:
+        """The last epoch of an expert that can be asked for."""
+        return max(1, self.max_start - 1)
+
+
+def begin(method: Settings, problem: Problem, rng: Rng) -> State:
+    """Initial images at rest, once the experts are known to be there and to reach far enough."""
+    _check_experts(method, problem)
+    x, y = initial_inputs(problem, method.per_class, method.initial, rng("images"))
+    return State(x, y, torch.zeros_like(x))
+
+
+def expert_path(method: Settings, problem: Problem, rng: Rng, *, horizon: int, stride: int) -> Tensor:
+    """A random expert from a random start to `horizon` epochs later, every `stride` epochs, (horizon / stride + 1, P)."""
+    experts, device = problem.experts, problem.device
+    assert experts is not None  # `begin` has seen to it
+    expert = rng("expert").integers(experts.num_experts, 1, device=device)
+    start = rng("start").integers(method.max_start, 1, device=device)
+    epochs = start + torch.arange(0, horizon + 1, stride, device=device)
+    return experts.at(expert.expand(len(epochs)), epochs)
+
+
+def energy_on(problem: Problem, y: Tensor, loss: Loss = "cross-entropy") -> Energy:
+    """The mean loss of parameters (P,), or of several (draws, P), on images shown to the network with labels y."""
+
+    def energy(theta: Tensor, x: Tensor) -> Tensor:
+        with problem.fast():
+            logits = problem.model.logits(theta, x)
+        return per_example(loss, logits.to(x.dtype), y).mean()
+
+    return energy
+
+
+def view_of(problem: Problem) -> View:
+    """The problem's augmentation, or none."""
+    return problem.augment or (lambda x, _: x)
+
+
+def seen(view: View, x: Tensor, rng: Rng) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """What a network is shown of the images, and the way back from a gradient in that to one in the images."""
+    images, pull = vjp(lambda x: view(x, rng), x)[:2]
+    return images, lambda gradient: pull(gradient)[0]
+
+
+def near(theta: Tensor, noise: float, rng: Rng, *, num: int, batch: int = 1) -> Iterator[Tensor]:
+    """`num` draws from N(theta, noise² I), `batch` at a time (b, P), or one by one (P,); the same whatever the batch, and every time."""
+    for first in range(0, num, batch):
+        numbers = range(first, min(first + batch, num))
+        draws = [theta + noise * rng(number).normal(len(theta), device=theta.device, dtype=theta.dtype) for number in numbers]
+        yield draws[0] if batch == 1 else torch.stack(draws)
+
+
+def move(method: Settings, state: State, gradient: Tensor, loss: Tensor) -> tuple[State, Info]:
+    """One step of SGD with momentum on the images."""
+    velocity = method.image_momentum * state.velocity + gradient
+    x = state.x - method.image_lr * velocity
+    return State(x, state.y, velocity), Info(loss, gradient.norm(), x.abs().mean())
+
+
+def coreset(problem: Problem, x: Tensor, y: Tensor, **learned: float) -> Coreset:
+    """The images in pixel units with weight one each, and the numbers learned beside them."""
+    provenance = {"posterior": learned} if learned else {}
+    return Coreset(problem.pixels(x).cpu(), y.cpu(), torch.ones(len(y), dtype=x.dtype), provenance=provenance)
+
+
+def _check_experts(method: Settings, problem: Problem) -> None:
+    name, needed, experts = methods.name_of(method), method.expert_epochs, problem.experts
+    command = f"pseudocore experts {problem.data.name} --num {method.num_experts} --epochs {needed} --out DIR"
+    if experts is None:
+        raise ConfigError(f"{name} learns from experts and was given none; train them with `{command}` and name them with --experts DIR")
+    if experts.num_epochs < needed:
+        raise ConfigError(
+            f"{name} as configured reads experts up to epoch {needed}, but these were kept for {experts.num_epochs}; "
+            f"train them further with `{command}`, or lower max_start"
+        )

@@ -1,0 +1,53 @@
+"""Second opinions and costs: in every file and in --json, on the screen only when asked for."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Done = Callable[[str], Any]
+Refused = Callable[[str], str]
+
+
+@pytest.fixture
+def run(done: Done) -> str:
+    done("reduce uniform digits --ipc 1 --out run --model linear")
+    return "run"
+
+
+def test_details_are_kept_but_not_shown_unasked(run: str, done: Done) -> None:
+    said = done(f"evaluate {run} --inference sgd --num-steps 3 --seeds 2")
+    assert "ece" in said.out
+    assert "adaptive" not in said.out
+    flat = json.loads(done(f"evaluate {run} --inference sgd --num-steps 3 --seeds 2 --json").out)
+    assert set(flat) == {"accuracy", "nll", "ece", "brier", "adaptive_ece", "classwise_ece"}
+    assert all(set(one) == {"mean", "sd"} for one in flat.values())
+    plain, details = done(f"compare {run}").out, done(f"compare {run} --details").out
+    assert "adaptive ECE" not in plain
+    assert "infer, s" not in plain
+    for column in ("adaptive ECE ↓", "class-wise ECE ↓", "reduce, s", "infer, s", "predict, s"):
+        assert column in details.splitlines()[0]
+    (row,) = json.loads(done(f"compare {run} --json").out)
+    assert set(row["cost"]) == {"load", "preprocess", "reduce", "infer", "predict"}
+    assert row["metrics"]["adaptive_ece"] == flat["adaptive_ece"]
+
+
+def test_seconds_are_those_of_one_seed(run: str, done: Done) -> None:
+    done(f"evaluate {run} --inference sgd --num-steps 3 --seeds 4")
+    (file,) = Path("run/evaluations").glob("*.json")
+    total = json.loads(file.read_text())["cost"]["infer"]["seconds"]
+    (row,) = json.loads(done(f"compare {run} --json").out)
+    assert row["cost"]["infer"]["mean"] == pytest.approx(total / 4)
+
+
+def test_landscape_and_choice_of_prior_are_flags(run: str, done: Done, refused: Refused) -> None:
+    done(f"evaluate {run} --inference last-layer-vi --num-steps 3 --seeds 1 --choose-prior marginal --landscape")
+    (file,) = Path("run/evaluations").glob("*.json")
+    kept = json.loads(file.read_text())
+    assert set(kept["landscape"]) == {"at", "coreset", "data"}
+    assert set(kept["chosen"][0]) == {"seed", "ridge", "prior_variance"}
+    assert set(kept["reduction_cost"]) == {"load", "preprocess", "reduce"}
+    said = refused(f"evaluate {run} --inference hmc --choose-prior marginal")
+    assert "choose-prior" in said

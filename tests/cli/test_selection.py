@@ -1,0 +1,72 @@
+"""Selectors on the command line: budgets, the shared network, refusals."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pseudocore
+
+Refused = Callable[[str], str]
+Done = Callable[[str], Any]
+
+QUICK = "--model mlp --width 8 --pretrain-epochs 1"
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PSEUDOCORE_CACHE", str(tmp_path / "shelf"))
+    return tmp_path / "shelf"
+
+
+def test_selectors_share_one_network(done: Done, shelf: Path) -> None:
+    done(f"reduce craig digits --ipc 2 {QUICK} --out a")
+    (kept,) = shelf.iterdir()
+    written = kept.stat().st_mtime_ns
+    for name in ("lcmat-s", "entropy", "forgetting", "glister-val"):
+        done(f"reduce {name} digits --ipc 1 {QUICK} --out {name}")
+    assert [file.stat().st_mtime_ns for file in shelf.iterdir()] == [written]
+    done(f"reduce entropy digits --ipc 1 {QUICK} --seed 1 --out b")
+    assert len(list(shelf.iterdir())) == 2
+
+
+def test_what_came_off_the_shelf_is_what_was_put_there(done: Done, shelf: Path) -> None:
+    done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out first")
+    done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out second")
+    for file in shelf.iterdir():
+        file.write_bytes(b"damaged")
+    done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out third")
+    first, *others = (pseudocore.load(name).indices for name in ("first", "second", "third"))
+    assert first is not None
+    for other in others:
+        assert other is not None
+        assert first.tolist() == other.tolist()
+
+
+def test_a_share_of_the_training_set(done: Done) -> None:
+    assert "20 points" in done(f"reduce craig digits --fraction 0.014 {QUICK} --out a").out
+    coreset = pseudocore.load("a")
+    assert coreset.y.bincount().tolist() == [2] * 10
+    assert coreset.weight.sum() == 1437
+
+
+def test_all_classes_together(done: Done) -> None:
+    assert "20 points" in done(f"reduce entropy digits --ipc 2 --no-balanced {QUICK} --out a").out
+    assert pseudocore.load("a").y.bincount(minlength=10).tolist() != [2] * 10
+
+
+def test_more_than_a_class_has_is_refused(refused: Refused, npz: Callable[..., str]) -> None:
+    assert "11 points per class were asked for" in refused(f"reduce lcmat-s {npz('small')} --ipc 11 {QUICK} --out run")
+    assert "leaves none of them to validate on" in refused(f"reduce glister-val {npz('small')} --ipc 10 {QUICK} --out run")
+
+
+def test_a_network_that_diverges_is_refused(refused: Refused) -> None:
+    sentence = refused(f"reduce craig digits --ipc 1 {QUICK} --pretrain-optimiser sgd --pretrain-step-size 1e30 --out run")
+    assert "diverged in pre-training; a smaller --pretrain-step-size usually helps" in sentence
+
+
+def test_the_best_moment_is_printed_beside_the_last(done: Done) -> None:
+    done("reduce uniform digits --ipc 1 --model mlp --width 8 --out run")
+    said = done("evaluate run --inference sgd --num-steps 6 --num-moments 3 --seeds 1 --published").out
+    assert "published_accuracy" in said

@@ -1,0 +1,358 @@
+"""The selectors that look through a network, against their equations written out with autograd, scipy and full-length vectors."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from scipy.optimize import nnls
+from torch import Tensor, nn
+
+import pseudocore.methods  # noqa: F401  (fills the registry)
+from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import Entry, methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset, Dataset, Examples
+from pseudocore.data import whiten
+from pseudocore.models.dense import MLP, Linear
+from pseudocore.parts.pretrain import Pretraining, pretrain
+
+Array = npt.NDArray[np.float64]
+MakeProblem = Callable[..., Problem]
+
+EPOCHS, CLASSES, WIDTH = 3, 3, 5
+LOOKING = [entry for entry in methods if issubclass(entry.make, Pretraining)]
+
+every_looking_selector = pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in LOOKING])
+
+
+@pytest.fixture
+def problem(make_problem: MakeProblem) -> Problem:
+    return make_problem(MLP(width=WIDTH, depth=1))
+
+
+def select(name: str, problem: Problem, seed: int = 0, **options: Any) -> Coreset:
+    return methods[name].make(**{"pretrain_epochs": EPOCHS, **options}).select(problem, Rng(seed))  # type: ignore[no-any-return]
+
+
+def indices(coreset: Coreset) -> list[int]:
+    assert coreset.indices is not None
+    return coreset.indices.tolist()
+
+
+class Reference:
+    """The trained network again, by hand: hidden features, the head, and every example's gradient and Hessian diagonal by autograd."""
+
+    def __init__(self, problem: Problem, seed: int = 0, stream: tuple[str | int, ...] = ()) -> None:
+        theta = pretrain(problem, Pretraining(pretrain_epochs=EPOCHS), Rng(seed)(*stream)("pretrain")).theta
+        body, head = theta[: 6 * WIDTH + WIDTH], theta[6 * WIDTH + WIDTH :]
+        x, self.y = problem.batch(torch.arange(problem.num_train))
+        self.phi = torch.relu(x @ body[: 6 * WIDTH].view(WIDTH, 6).T + body[6 * WIDTH :])
+        self.head = torch.cat([head[: WIDTH * CLASSES].view(CLASSES, WIDTH), head[WIDTH * CLASSES :].unsqueeze(1)], 1)
+        self.p = self.logits(self.head).softmax(1)
+        both = [self._derivatives(i) for i in range(len(self.y))]
+        self.g = torch.stack([g for g, _ in both]).numpy()  # (n, classes · (width + 1))
+        self.curved = torch.stack([curved for _, curved in both]).numpy()
+        self.members = [(self.y == label).nonzero().flatten().numpy() for label in range(CLASSES)]
+
+    def logits(self, head: Tensor) -> Tensor:
+        return self.phi @ head[:, :-1].T + head[:, -1]
+
+    def loss(self, head: Tensor, index: Any) -> Tensor:
+        return nn.functional.cross_entropy(self.logits(head)[index], self.y[index])
+
+    def _derivatives(self, i: int) -> tuple[Tensor, Tensor]:
+        head = self.head.clone().requires_grad_()
+        (g,) = torch.autograd.grad(self.loss(head, [i]), head, create_graph=True)
+        rows = [torch.autograd.grad(one, head, retain_graph=True)[0].flatten() for one in g.flatten()]
+        return g.detach().flatten(), torch.stack(rows).diagonal()
+
+
+def greedy_cover(distance: Array, num: int) -> list[int]:
+    """Facility location: the point that most shortens the way to the nearest, the first time from an example far from all."""
+    nearest, chosen = np.full(len(distance), 10 * distance.max() + 1), list[int]()
+    for _ in range(num):
+        gain = np.maximum(0, nearest - distance).sum(1)
+        gain[chosen] = -1
+        chosen.append(int(gain.argmax()))
+        nearest = np.minimum(nearest, distance[chosen[-1]])
+    return chosen
+
+
+def apart(x: Array, order: int = 2) -> Array:
+    result: Array = np.linalg.norm(x[:, None] - x[None], ord=order, axis=2)
+    return result
+
+
+# --- facility location ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_dimensions", [1, 4, 18])
+@pytest.mark.parametrize("rho", [0.0, 0.5, 20.0])
+def test_lcmat_s(problem: Problem, rho: float, num_dimensions: int) -> None:
+    reference = Reference(problem)
+    counting = reference.curved.var(0).argsort()[::-1][:num_dimensions]
+    expected = []
+    for members in reference.members:
+        distance = apart(reference.g[members]) + 0.5 * rho * apart(reference.curved[members][:, counting], 1)
+        expected += members[greedy_cover(distance, 5)].tolist()
+    coreset = select("lcmat-s", problem, per_class=5, rho=rho, num_dimensions=num_dimensions)
+    assert indices(coreset) == expected
+    assert coreset.weight.tolist() == [1] * 15
+
+
+def test_lcmat_s_without_curvature_is_gradient_matching(problem: Problem) -> None:
+    plain, craig = select("lcmat-s", problem, per_class=6, rho=0.0, weighting="clusters"), select("craig", problem, per_class=6)
+    assert indices(plain) == indices(craig)
+    assert torch.equal(plain.weight, craig.weight)
+    assert indices(select("lcmat-s", problem, per_class=6, rho=50.0)) != indices(craig)
+
+
+def test_craig(problem: Problem) -> None:
+    reference, coreset = Reference(problem), select("craig", problem, per_class=4)
+    expected, weight = list[int](), list[float]()
+    for members in reference.members:
+        distance = apart(reference.g[members])
+        chosen = greedy_cover(distance, 4)
+        expected += members[chosen].tolist()
+        weight += np.bincount(distance[chosen].argmin(0), minlength=4).tolist()
+    assert indices(coreset) == expected
+    assert coreset.weight.tolist() == weight
+    assert coreset.weight.sum() == problem.num_train
+    assert select("craig", problem, per_class=4, weighting="ones").weight.tolist() == [1] * 12
+
+
+def test_craigs_weights_keep_their_promise(problem: Problem) -> None:
+    """The error of the weighted gradient is at most the sum of distances to the nearest choice."""
+    reference = Reference(problem)
+    for per_class in (1, 3, 8):
+        coreset = select("craig", problem, per_class=per_class)
+        chosen = np.array(indices(coreset))
+        error = np.linalg.norm(reference.g.sum(0) - coreset.weight.numpy() @ reference.g[chosen])
+        bound = 0.0
+        for members in reference.members:
+            own = chosen[np.isin(chosen, members)]
+            bound += np.linalg.norm(reference.g[members][:, None] - reference.g[own][None], axis=2).min(1).sum()
+        assert error <= bound
+
+
+def test_adacore(problem: Problem) -> None:
+    reference = Reference(problem)
+    curvature = reference.curved.mean(0)
+    u = reference.g / (curvature + 0.3 * curvature.mean())
+    expected = [index for members in reference.members for index in members[greedy_cover(apart(u[members]), 5)].tolist()]
+    assert indices(select("adacore", problem, per_class=5, damping=0.3)) == expected
+    assert select("adacore", problem, per_class=5, weighting="clusters").weight.sum() == problem.num_train
+
+
+@pytest.mark.parametrize("name", ["craig", "adacore", "lcmat-s"])
+def test_of_all_classes_together(name: str, problem: Problem) -> None:
+    coreset = select(name, problem, per_class=4, balanced=False, weighting="clusters")
+    assert len(set(indices(coreset))) == 12
+    assert coreset.weight.sum() == problem.num_train
+    if name == "craig":
+        assert indices(coreset) == greedy_cover(apart(Reference(problem).g), 12)
+
+
+@pytest.mark.parametrize("name", ["craig", "adacore", "lcmat-s"])
+def test_a_part_of_the_class_can_stand_for_it(name: str, problem: Problem) -> None:
+    coreset = select(name, problem, per_class=4, references=6, weighting="clusters")
+    assert len(set(indices(coreset))) == 12
+    assert coreset.weight.sum() == problem.num_train  # everyone is assigned all the same
+    assert indices(select(name, problem, per_class=4, references=15)) == indices(select(name, problem, per_class=4))
+    sampled = select(name, problem, per_class=4, epsilon=0.5)
+    assert len(set(indices(sampled))) == 12
+
+
+# --- matching ---------------------------------------------------------------------------------------------------------
+
+
+def pursue(g: Array, target: Array, num: int, ridge: float) -> tuple[list[int], Array]:
+    chosen, weight = list[int](), np.zeros(0)
+    while len(chosen) < num:
+        correlation = g @ (target - weight @ g[chosen])
+        correlation[chosen] = -np.inf
+        chosen.append(int(correlation.argmax()))
+        stacked = np.concatenate([g[chosen].T, np.sqrt(ridge) * np.eye(len(chosen))])
+        weight = nnls(stacked, np.concatenate([target, np.zeros(len(chosen))]))[0]
+    return chosen, weight
+
+
+def test_gradmatch(problem: Problem) -> None:
+    reference, coreset = Reference(problem), select("gradmatch", problem, per_class=5, ridge=0.2)
+    expected, weights = list[int](), list[float]()
+    for members in reference.members:
+        g = reference.g[members]
+        chosen, weight = pursue(g, g.mean(0), 5, 0.2 * (g**2).sum(1).mean())
+        expected += members[chosen].tolist()
+        weights += (weight * len(members) / weight.sum()).tolist()
+    assert indices(coreset) == expected
+    np.testing.assert_allclose(coreset.weight.numpy(), weights, rtol=1e-7)
+
+
+def held_out(problem: Problem, share: float) -> list[list[int]]:
+    """What the -val selectors leave out, by what they say: a random share of each class, from a stream of that name."""
+    num = max(1, round(share * 15))
+    return [members[Rng(0)("validation")(label).permutation(15)[:num]].tolist() for label, members in enumerate(problem.members)]
+
+
+def test_gradmatch_val(problem: Problem) -> None:
+    reference, coreset = Reference(problem), select("gradmatch-val", problem, per_class=4, validation=0.3)
+    expected = []
+    for members, out in zip(reference.members, held_out(problem, 0.3), strict=True):
+        rest = np.setdiff1d(members, out)
+        g = reference.g[rest]
+        chosen, _ = pursue(g, reference.g[out].mean(0), 4, 0.5 * (g**2).sum(1).mean())
+        expected += rest[chosen].tolist()
+    assert indices(coreset) == expected
+    assert coreset.weight.sum() == pytest.approx(problem.num_train)
+    assert not set(indices(coreset)) & {index for out in held_out(problem, 0.3) for index in out}
+
+
+@pytest.mark.parametrize("step_size", [0.01, 2.0])
+@pytest.mark.parametrize("name", ["glister", "glister-val"])
+def test_glister(problem: Problem, name: str, step_size: float) -> None:
+    """θ_t taken literally, and the gradient of the judges' loss there by autograd."""
+    reference, expected = Reference(problem), list[int]()
+    options: dict[str, Any] = {"validation": 0.2} if name == "glister-val" else {}
+    for members, out in zip(reference.members, held_out(problem, 0.2), strict=True):
+        judges = out if name == "glister-val" else members
+        rest = np.setdiff1d(members, out) if name == "glister-val" else members
+        head, chosen = reference.head.clone(), list[int]()
+        for _ in range(5):
+            head.requires_grad_()
+            (slope,) = torch.autograd.grad(reference.loss(head, judges), head)
+            gain = reference.g[rest] @ slope.flatten().numpy()
+            gain[chosen] = -np.inf
+            chosen.append(int(gain.argmax()))
+            head = head.detach() - step_size * torch.from_numpy(reference.g[rest[chosen[-1]]]).view_as(head)
+        expected += rest[chosen].tolist()
+    assert indices(select(name, problem, per_class=5, step_size=step_size, **options)) == expected
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def scores(name: str, problem: Problem) -> Array:
+    reference = Reference(problem)
+    p, one_hot = reference.p.numpy(), np.eye(CLASSES)[reference.y.numpy()]
+    ordered = np.sort(p, 1)
+    network = pretrain(problem, Pretraining(pretrain_epochs=EPOCHS), Rng(0)("pretrain"))
+    result: Array = {
+        "least-confidence": 1 - p.max(1),
+        "entropy": -(p * np.log(p)).sum(1),
+        "margin": 1 - (ordered[:, -1] - ordered[:, -2]),
+        "grand": np.linalg.norm(reference.g, axis=1),
+        "el2n": np.linalg.norm(p - one_hot, axis=1),
+        "forgetting": network.forgotten.numpy().astype(float),
+    }[name]
+    return result
+
+
+@pytest.mark.parametrize("name", ["least-confidence", "entropy", "margin", "grand", "el2n", "forgetting"])
+def test_the_highest_scores(name: str, problem: Problem) -> None:
+    score, reference = scores(name, problem), Reference(problem)
+    chosen = np.array(indices(select(name, problem, per_class=6))).reshape(CLASSES, 6)
+    for label, members in enumerate(reference.members):
+        assert set(chosen[label]) <= set(members)
+        np.testing.assert_allclose(score[chosen[label]], np.sort(score[members])[::-1][:6], rtol=1e-9)
+    whole = indices(select(name, problem, per_class=6, balanced=False))
+    np.testing.assert_allclose(score[whole], np.sort(score)[::-1][:18], rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["grand", "el2n"])
+def test_scores_of_several_networks_are_averaged(name: str, problem: Problem) -> None:
+    references = [Reference(problem), *(Reference(problem, 0, ("network", number)) for number in (1, 2))]
+    one_hot = np.eye(CLASSES)[references[0].y.numpy()]
+    vectors = [one.g if name == "grand" else one.p.numpy() - one_hot for one in references]
+    score = np.mean([np.linalg.norm(one, axis=1) for one in vectors], axis=0)
+    chosen = indices(select(name, problem, per_class=5, num_networks=3))
+    expected = [index for members in references[0].members for index in members[score[members].argsort()[::-1][:5]].tolist()]
+    assert chosen == expected
+
+
+def test_chance_decides_between_equal_scores(problem: Problem) -> None:
+    counts = scores("forgetting", problem)
+    assert max(np.bincount(counts.astype(int))) > 10
+    first, second = (select("forgetting", problem, seed, per_class=1) for seed in (0, 0))
+    assert indices(first) == indices(second)
+
+
+def test_contextual_diversity(problem: Problem) -> None:
+    reference, expected = Reference(problem), list[int]()
+    p = reference.p.numpy()
+
+    def divergence(a: Array, b: Array) -> float:
+        return float((a * np.log(a / b)).sum() + (b * np.log(b / a)).sum())
+
+    for members in reference.members:
+        mean = p[members].mean(0)
+        chosen = [min(members, key=lambda i: divergence(p[i], mean))]
+        while len(chosen) < 5:
+            left = [i for i in members if i not in chosen]
+            chosen.append(max(left, key=lambda i: min(divergence(p[i], p[s]) for s in chosen)))
+        expected += [int(i) for i in chosen]
+    assert indices(select("c-div", problem, per_class=5)) == expected
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """A shelf that remembers."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
+
+    def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None:
+        return next((tensors for described, tensors in self.kept if described == what), None)
+
+    def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.kept.append((dict(what), dict(tensors)))
+
+
+def test_all_selectors_train_one_network(problem: Problem) -> None:
+    shelf = Memory()
+    for entry in LOOKING:
+        options: dict[str, Any] = {"features": "network"} if "features" in entry.make.__dataclass_fields__ else {}
+        alone, shared = (select(entry.name, one, per_class=2, **options) for one in (problem, replace(problem, shelf=shelf)))
+        assert indices(alone) == indices(shared)
+    assert len(LOOKING) >= 16
+    assert len(shelf.kept) == 1
+
+
+def small(x: Tensor, y: Tensor) -> Problem:
+    data = Dataset("small", Examples(x, y), Examples(x, y), int(y.max()) + 1)
+    return Problem(data, Linear().build((x.shape[1],), data.num_classes), whiten.make("none", data))
+
+
+@every_looking_selector
+def test_a_class_with_one_example_gives_it(entry: Entry) -> None:
+    problem = small(Rng(0).normal(7, 2), torch.tensor([0, 0, 0, 1, 0, 0, 0]))
+    if entry.name.endswith("-val"):
+        with pytest.raises(ConfigError, match="1 points were asked for of 1 examples, which leaves none of them to validate on"):
+            select(entry.name, problem, per_class=1)
+    else:
+        assert indices(select(entry.name, problem, per_class=1))[1] == 3
+
+
+@every_looking_selector
+@pytest.mark.parametrize("kind", ["duplicates", "constant within a class"])
+def test_points_that_are_the_same_are_distinct_points(entry: Entry, kind: str) -> None:
+    y = torch.arange(2).repeat(8)
+    x = Rng(0).normal(4, 3).repeat(4, 1) if kind == "duplicates" else y.unsqueeze(1) * torch.ones(16, 3)
+    coreset = select(entry.name, small(x, y), per_class=6)
+    assert len(set(indices(coreset))) == 12
+    assert coreset.weight.isfinite().all()
+    assert coreset.y.tolist() == [0] * 6 + [1] * 6
+
+
+@every_looking_selector
+def test_a_network_that_diverged_is_refused(entry: Entry, problem: Problem) -> None:
+    options: dict[str, Any] = {"features": "network"} if "features" in entry.make.__dataclass_fields__ else {}
+    with pytest.raises(DataError, match="diverged in pre-training"):
+        select(entry.name, problem, per_class=2, pretrain_optimiser="sgd", pretrain_step_size=1e200, **options)

@@ -1,0 +1,288 @@
+"""PSVI against exact posteriors, finite differences of the exact KL, and the analytic optimum."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+from torch.distributions.kl import kl_divergence
+from torch.func import grad, jacrev
+
+from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.loop import run
+from pseudocore.core.problem import GaussianPrior, Problem
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Examples
+from pseudocore.data.toys import GaussianLocation, LinearRegression, logistic, logistic_posterior_moments
+from pseudocore.methods.psvi import PSVI, Points, condense, gradient
+from pseudocore.models.dense import MLP
+from pseudocore.parts.posterior import Gaussian, Location, Regression, SmallModel, Softmax, draw, kl, posterior, wasserstein
+from pseudocore.setup import Setup, build
+
+MakeProblem = Callable[..., Problem]
+Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]
+
+DOUBLE = torch.float64
+LOCATION, REGRESSION = GaussianLocation(dim=3, num_points=30, noise=0.8, prior=1.5), LinearRegression(dim=3, num_points=30, noise=0.7)
+
+
+def ones(x: Tensor) -> Tensor:
+    return torch.ones(len(x), dtype=DOUBLE)
+
+
+class Exact:
+    """A conjugate model: the toys' own posterior formula, and the small model under test."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.model: SmallModel
+        if kind == "location":
+            self.model = Location(noise=LOCATION.noise, prior=LOCATION.prior)
+            x = LOCATION.points(1)
+            self.data = Examples(x, torch.zeros(len(x), dtype=torch.int64))
+        else:
+            self.model = Regression(noise=REGRESSION.noise, prior=REGRESSION.prior)
+            x, y = REGRESSION.points(1)
+            self.data = Examples(x, y.unsqueeze(1))
+        self.target = self.posterior(Points(*self.data, ones(x)))
+
+    def posterior(self, points: Points) -> Gaussian:
+        if self.kind == "location":
+            return Gaussian(*LOCATION.posterior(points.x, points.weight))
+        return Gaussian(*REGRESSION.posterior(points.x, points.y.squeeze(1), points.weight))
+
+    def kl(self, points: Points) -> float:
+        """Reverse KL by torch.distributions."""
+        one, other = (MultivariateNormal(*part) for part in (self.posterior(points), self.target))
+        return float(kl_divergence(one, other))
+
+    def points(self, num: int = 4) -> Points:
+        rng = Rng(5)
+        y = self.data.y[:num] + (0.3 if self.data.y.is_floating_point() else 0)
+        weight = 0.5 + 4 * rng("weight").uniform(num, dtype=DOUBLE)
+        return Points(self.data.x[:num] + rng("x").normal(num, 3, dtype=DOUBLE), y, weight)
+
+
+@pytest.fixture(params=["location", "regression"])
+def exact(request: pytest.FixtureRequest) -> Exact:
+    return Exact(request.param)
+
+
+# --- posteriors -------------------------------------------------------------------------------------------------------
+
+
+def test_one_newton_step_is_the_exact_posterior_of_a_gaussian_model(exact: Exact) -> None:
+    points = exact.points()
+    ours, theirs = posterior(exact.model, *points, start=torch.full((3,), 7.0, dtype=DOUBLE), num_newton=1), exact.posterior(points)
+    assert torch.allclose(ours.mean, theirs.mean, atol=1e-12)
+    assert torch.allclose(ours.covariance, theirs.covariance, atol=1e-12)
+
+
+def test_laplace_is_the_mode_and_the_curvature_there() -> None:
+    """Against autograd alone, with weights, three classes and a start at which an undamped Newton step would overshoot."""
+    rng, model = Rng(0), Softmax(num_classes=3, prior=2.0)
+    x, y, weight = 3 * rng("x").normal(12, 2, dtype=DOUBLE), torch.arange(12) % 3, 20 * rng("w").uniform(12, dtype=DOUBLE)
+
+    def log_posterior(theta: Tensor) -> Tensor:
+        logits = x @ theta.view(3, 3)[:, :2].mT + theta.view(3, 3)[:, 2]
+        value: Tensor = weight @ logits.log_softmax(1)[torch.arange(12), y] - theta.square().sum() / (2 * 2.0**2)
+        return value
+
+    q = posterior(model, x, y, weight, start=5 * rng("start").normal(9, dtype=DOUBLE), num_newton=30)
+    at = q.mean.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(log_posterior(at), at)
+    hessian = jacrev(grad(log_posterior))(q.mean)
+    assert slope.abs().max() < 1e-9
+    assert torch.allclose(torch.linalg.inv(-hessian), q.covariance, atol=1e-10)
+
+
+def test_laplace_is_near_the_true_moments_of_a_logistic_posterior() -> None:
+    """By quadrature in two dimensions; the prior of a difference of two class vectors has twice the variance."""
+    x, y = logistic(1000).train
+    mean, covariance = logistic_posterior_moments(x, y, ones(x), prior=math.sqrt(2), num_grid=61)
+    q = posterior(Softmax(), x.double(), y, ones(x), num_newton=20)
+    difference = q.mean.view(2, 3)[1] - q.mean.view(2, 3)[0]
+    assert torch.allclose(difference[:2], mean, atol=0.03)
+    block = q.covariance.view(2, 3, 2, 3)
+    spread = block[1, :, 1] + block[0, :, 0] - block[1, :, 0] - block[0, :, 1]
+    assert torch.allclose(spread[:2, :2], covariance, rtol=0.1, atol=3e-4)
+
+
+def test_divergences_between_gaussians() -> None:
+    """KL by torch.distributions; W₂² from matrix square roots by eigenvectors."""
+    rng = Rng(3)
+
+    def some(name: str) -> Gaussian:
+        factor = rng(name, "factor").normal(4, 4, dtype=DOUBLE)
+        return Gaussian(rng(name, "mean").normal(4, dtype=DOUBLE), factor @ factor.mT + 0.1 * torch.eye(4, dtype=DOUBLE))
+
+    def root(matrix: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(matrix)
+        result: Tensor = vectors * values.sqrt() @ vectors.mT
+        return result
+
+    one, other = some("one"), some("other")
+    assert math.isclose(kl(one, other), kl_divergence(MultivariateNormal(*one), MultivariateNormal(*other)), rel_tol=1e-10)
+    cross = root(root(one.covariance) @ other.covariance @ root(one.covariance))
+    expected = (one.mean - other.mean).square().sum() + (one.covariance + other.covariance - 2 * cross).trace()
+    assert math.isclose(wasserstein(one, other), expected, rel_tol=1e-10)
+
+
+# --- the gradient -----------------------------------------------------------------------------------------------------
+
+
+def test_the_exact_gradient_is_that_of_the_exact_kl(exact: Exact, differentiate: Differentiate) -> None:
+    """Eq. (4) from moments against finite differences, in points, weights and targets."""
+    points = exact.points()
+    slopes, _ = gradient(exact.model, points, exact.data, 1.0, exact.posterior(points), None)
+    scale = max(1.0, float(slopes.x.abs().max()))
+    for part in ("x", "weight", *(["y"] if exact.kind == "regression" else [])):
+        expected = differentiate(lambda value: exact.kl(points._replace(**{part: value})), getattr(points, part))  # noqa: B023
+        assert (getattr(slopes, part) - expected).abs().max() < 1e-8 * scale
+
+
+def test_the_gradient_over_draws_is_unbiased(exact: Exact) -> None:
+    """Within 4 standard errors of the exact one, over 400 estimates of 20 draws."""
+    points, q = exact.points(), exact.posterior(exact.points())
+    wanted, spread = gradient(exact.model, points, exact.data, 1.0, q, None)
+    runs = [gradient(exact.model, points, exact.data, 1.0, q, draw(q, 20, Rng(0)("draws", number))) for number in range(400)]
+    for name in ("x", "weight"):
+        estimates = torch.stack([getattr(slopes, name) for slopes, _ in runs])
+        error = estimates.std(0) / math.sqrt(len(runs))
+        assert ((estimates.mean(0) - getattr(wanted, name)).abs() < 4 * error).all()
+    spreads = torch.stack([value for _, value in runs])
+    assert abs(spreads.mean() - spread) < 4 * spreads.std() / math.sqrt(len(runs))
+
+
+def test_the_gradient_vanishes_where_the_posteriors_are_one(exact: Exact) -> None:
+    """The data themselves are a perfect coreset: no draw can tell the two apart."""
+    points = Points(*exact.data, ones(exact.data.x))
+    for draws in (None, draw(exact.target, 10, Rng(0))):
+        slopes, spread = gradient(exact.model, points, exact.data, 1.0, exact.target, draws)
+        assert max(float(slope.abs().max()) for slope in slopes) < 1e-9
+        assert spread < 1e-18
+
+
+def test_a_batch_stands_for_the_whole(exact: Exact) -> None:
+    """Twice half of a doubled set is the set."""
+    points = exact.points()
+    q = exact.posterior(points)
+    doubled = Examples(*(torch.cat([part, part]) for part in exact.data))
+    for draws in (None, draw(q, 10, Rng(0))):
+        half, _ = gradient(exact.model, points, exact.data, 2.0, q, draws)
+        whole, _ = gradient(exact.model, points, doubled, 1.0, q, draws)
+        assert all(torch.allclose(one, other, atol=1e-10) for one, other in zip(half, whole, strict=True))
+
+
+def test_logistic_gradients_agree_where_the_posterior_is_narrow(make_problem: MakeProblem) -> None:
+    """Moments are second order; on many data they come near the covariance over many draws."""
+    x, y = make_problem(num=90).batch(torch.arange(90))
+    model, points = Softmax(num_classes=3), Points(x[:30] + 0.3, y[:30], torch.full((30,), 100.0, dtype=DOUBLE))
+    q = posterior(model, *points, num_newton=30)
+    (by_moments, _), (by_draws, _) = (gradient(model, points, Examples(x, y), 40.0, q, draws) for draws in (None, draw(q, 20000, Rng(0))))
+    for name in ("x", "weight"):
+        one, other = (getattr(slopes, name).flatten() for slopes in (by_moments, by_draws))
+        assert torch.cosine_similarity(one, other, dim=0) > 0.95
+
+
+# --- the optimum ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance", ["draws", "moments"])
+def test_a_location_is_said_by_one_point_as_well_as_by_all(covariance: Any) -> None:
+    """The analytic optimum: any points whose weights sum to N and whose weighted mean is that of the data."""
+    exact = Exact("location")
+    method = PSVI(num_steps=250, covariance=covariance, num_draws=20, point_lr=0.05, weight_lr=0.03)
+    for num in (1, 4):
+        coreset = condense(method, exact.model, *exact.data, num)
+        points = Points(coreset.x, coreset.y, coreset.weight)
+        assert exact.kl(points) < 1e-2
+        assert math.isclose(coreset.weight.sum(), len(exact.data.x), rel_tol=0.02)
+        assert torch.allclose(coreset.weight @ coreset.x / coreset.weight.sum(), exact.data.x.mean(0), atol=0.02)
+
+
+def test_a_regression_needs_as_many_points_as_parameters() -> None:
+    """Two points leave one of three parameters to the prior; six points, with targets of their own, say all that the data say."""
+    exact = Exact("regression")
+    method = PSVI(num_steps=500, covariance="moments", point_lr=0.05, weight_lr=0.03)
+    divergences = []
+    for num in (2, 6):
+        coreset = condense(method, exact.model, *exact.data, num)
+        assert coreset.y.shape == (num, 1)
+        divergences.append(exact.kl(Points(coreset.x, coreset.y, coreset.weight)))
+    assert divergences[0] > 10
+    assert divergences[1] < 0.05
+
+
+def test_weights_that_would_be_negative_are_zero() -> None:
+    """Of two points held still on the same side of the mean, the farther one is worth nothing."""
+    x, y = Rng(0).normal(30, 1, dtype=DOUBLE), torch.zeros(30, dtype=torch.int64)
+    starts = {seed: x[Rng(seed)("init").permutation(30)[:2]].flatten() for seed in range(100)}
+    seed = next(seed for seed, two in starts.items() if two.min() > x.mean() + 0.3 and (two[0] - two[1]).abs() > 0.3)
+    coreset = condense(PSVI(num_steps=200, point_lr=0, weight_lr=0.1, covariance="moments"), Location(), x, y, 2, seed=seed)
+    assert torch.equal(coreset.x.flatten(), starts[seed])
+    near, far = coreset.weight[coreset.x.flatten().argsort()].tolist()
+    assert far == 0
+    assert near > 0
+
+
+def test_on_a_classifier_it_beats_the_points_it_began_with(make_problem: MakeProblem) -> None:
+    """Reverse and forward KL between Laplace posteriors, weights positive, labels kept."""
+    problem = make_problem(num=300)
+    x, y = problem.batch(torch.arange(300))
+    model = Softmax(num_classes=3)
+    full = posterior(model, x, y, ones(x), num_newton=20)
+
+    def divergence(method: PSVI) -> tuple[float, float]:
+        coreset = run(method, problem, seed=0).coreset
+        assert coreset.weight.min() >= 0
+        q = posterior(model, problem.inputs(coreset.x), coreset.y, coreset.weight, num_newton=20)
+        return float(kl(q, full)), float(kl(full, q))
+
+    began = divergence(PSVI(per_class=5, num_steps=1, point_lr=0, weight_lr=0))
+    for covariance in ("draws", "moments"):
+        ended = divergence(PSVI(per_class=5, num_steps=200, covariance=covariance, num_draws=60, point_lr=0.05))
+        assert ended[0] < 0.1 * began[0]
+        assert ended[1] < 0.5 * began[1]
+
+
+def test_the_prior_is_the_problems(make_problem: MakeProblem) -> None:
+    problem = make_problem()
+    tight = dataclasses.replace(problem, prior=GaussianPrior(0.1))
+    one, other = (run(PSVI(per_class=2, num_steps=5), each, seed=0).coreset for each in (problem, tight))
+    assert not torch.equal(one.x, other.x)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_networks_are_refused(make_problem: MakeProblem) -> None:
+    with pytest.raises(ConfigError, match=r"the network is mlp with [\d,]+ parameters; --model linear, logistic regression, would work"):
+        run(PSVI(per_class=2), make_problem(MLP(width=8, depth=1)), seed=0)
+
+
+def test_large_logistic_regressions_are_refused() -> None:
+    problem = build(Setup(model="linear"), logistic(20), device="cpu")
+    wide = torch.randn(20, 2000, generator=torch.Generator().manual_seed(0))
+    data = dataclasses.replace(problem.data, train=Examples(wide, problem.data.train.y), test=Examples(wide, problem.data.train.y))
+    with pytest.raises(ConfigError, match=r"at most 3,000, but logistic regression on 'logistic' has 4,002"):
+        run(PSVI(per_class=2), build(Setup(model="linear"), data, device="cpu"), seed=0)
+
+
+def test_augmentation_is_refused() -> None:
+    with pytest.raises(ConfigError, match="takes no augmentation"):
+        run(PSVI(per_class=2), build(Setup(data="digits", model="linear", augment="flip"), device="cpu"), seed=0)
+
+
+def test_wrong_sizes_are_refused() -> None:
+    x = torch.zeros(5, 2, dtype=DOUBLE)
+    with pytest.raises(ConfigError, match="6 points were asked for; between 1 and 5"):
+        condense(PSVI(), Location(), x, torch.zeros(5, dtype=torch.int64), 6)
+    with pytest.raises(DataError, match="5 inputs but 4 targets"):
+        condense(PSVI(), Regression(), x, torch.zeros(4, 1, dtype=DOUBLE), 2)
+    with pytest.raises(ConfigError, match=r"noise = 0\.0 must be a positive number"):
+        Location(noise=0.0)

@@ -1,0 +1,75 @@
+"""The shelf: what was put there is found again by its description alone, and nothing on it can stop a run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pseudocore.store.shelf import ShelfFolder, user_shelf
+
+WHAT = {"kind": "network", "seed": 3, "recipe": {"epochs": 2, "step_size": None}, "stream": [0, "pretrain"]}
+TENSORS = {"theta": torch.arange(5.0), "forgotten": torch.tensor([1, 0])}
+
+
+def test_what_was_kept_comes_back(tmp_path: Path) -> None:
+    ShelfFolder(tmp_path / "a" / "b").save(WHAT, TENSORS)
+    found = ShelfFolder(tmp_path / "a" / "b").load(dict(reversed(WHAT.items())))
+    assert found is not None
+    assert found.keys() == TENSORS.keys()
+    assert all(torch.equal(found[name], TENSORS[name]) and found[name].dtype == TENSORS[name].dtype for name in found)
+
+
+def test_only_under_its_own_description(tmp_path: Path) -> None:
+    shelf = ShelfFolder(tmp_path)
+    assert shelf.load(WHAT) is None
+    shelf.save(WHAT, TENSORS)
+    assert shelf.load({**WHAT, "seed": 4}) is None
+    (file,) = tmp_path.iterdir()
+    shelf.save({**WHAT, "seed": 4}, TENSORS)
+    (other,) = set(tmp_path.iterdir()) - {file}
+    other.write_bytes(file.read_bytes())  # under another's name
+    assert shelf.load({**WHAT, "seed": 4}) is None
+
+
+def test_the_later_one_stays(tmp_path: Path) -> None:
+    shelf = ShelfFolder(tmp_path)
+    shelf.save(WHAT, TENSORS)
+    shelf.save(WHAT, {"theta": torch.ones(2)})
+    found = shelf.load(WHAT)
+    assert found is not None
+    assert list(found) == ["theta"]
+
+
+def test_another_torch_is_another_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ShelfFolder(tmp_path).save(WHAT, TENSORS)
+    monkeypatch.setattr("torch.__version__", "99.0")
+    assert ShelfFolder(tmp_path).load(WHAT) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None])
+def test_a_damaged_file_counts_as_absent_and_is_replaced(tmp_path: Path, damage: bytes | None) -> None:
+    shelf = ShelfFolder(tmp_path)
+    shelf.save(WHAT, TENSORS)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-3] if damage is None else damage)
+    assert shelf.load(WHAT) is None
+    shelf.save(WHAT, TENSORS)
+    assert shelf.load(WHAT) is not None
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    shelf = ShelfFolder(tmp_path / "file" / "shelf")
+    shelf.save(WHAT, TENSORS)
+    assert shelf.load(WHAT) is None
+
+
+def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PSEUDOCORE_CACHE", "/a/b")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/c")
+    assert user_shelf().path == Path("/a/b")
+    monkeypatch.delenv("PSEUDOCORE_CACHE")
+    assert user_shelf().path == Path("/c/pseudocore")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert user_shelf().path == Path("/home/someone/.cache/pseudocore")

@@ -1,0 +1,91 @@
+"""The benchmark scripts run, at a size that says nothing about anything; their published settings are the paper's."""
+
+import importlib
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pseudocore import api
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+QUICK = ["--ipc", "1", "--setup", "model=linear", "--num-test", "30"]
+
+Script = Callable[..., ModuleType]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    """Import a script and run its `main` on words, as python would."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+    def run(name: str, *words: object) -> ModuleType:
+        module = importlib.import_module(name)
+        monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+        if words:
+            module.main()
+        return module
+
+    return run
+
+
+def test_cold_posterior(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--draws", 8, "--burn", 10, "--leapfrog", 2, "--chains", 2, "--fan-in", 4, "--isotropic", 0.4]
+    words = ["--uniform", "digits", *QUICK, *sizes, "--out", tmp_path]
+    script("cold_posterior", *words, "--temperatures", 1.0)
+    path = tmp_path / "cold-uniform-digits-ipc1-seed0.json"
+    first = json.loads(path.read_text())
+    assert [cell["key"]["protocol"] for cell in first["cells"]] == ["published", "mh-correct", "mh-correct"]
+    published, ours, _ = first["cells"]
+    assert "published_nll" in published or "rejected" in published["error"]
+    for part in ("held_out", "test"):
+        assert set(ours[part]) == {"accuracy", "nll", "ece", "brier", "adaptive_ece", "classwise_ece"}
+    assert 0 <= ours["accept"] <= 1
+    assert {"rhat", "ess_bulk", "step_size", "seconds"} <= set(ours)
+    script("cold_posterior", *words, "--temperatures", 1.0, 0.1)  # goes on where it stopped
+    second = json.loads(path.read_text())
+    assert second["cells"][:3] == first["cells"]
+    assert [cell["key"]["temperature"] for cell in second["cells"][3:]] == [0.1, 0.1]
+    assert path.with_suffix(".svg").read_bytes().startswith(b"<?xml")
+    script("cold_posterior", *words, "--temperatures", 0.01, "--seconds", 0)
+    assert "out of time" in capsys.readouterr().out
+
+
+def test_the_published_settings_are_those_of_the_paper(script: Script) -> None:
+    """The table in docs/inference.md, λ as 1/√(2λ)."""
+    cold = script("cold_posterior")
+    one, ten, twenty, fifty = (cold.published_options(per_class) for per_class in (1, 10, 20, 50))
+    assert (one["num_leapfrog"], one["step_size"], one["momentum_scale"]) == (20, 0.05, 0.01)
+    assert ten == twenty
+    for options, penalty in ((one, 0.5), (ten, 1.5), (fifty, 0.1)):
+        assert options["prior_scale"] == pytest.approx(1 / math.sqrt(2 * penalty))
+        assert (options["prior"], options["flip_kinetic"], options["mismatched_momentum"]) == ("unsquared", True, True)
+        assert options["num_draws"] + options["num_burn"] == (20 if penalty == 0.5 else 100)
+
+
+def test_inference_table(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    api.reduce("uniform", "digits", per_class=1, model="linear", out=tmp_path / "run")
+    small: list[Any] = [part for name in ("hmc.num_draws=8", "hmc.num_burn=4", "sgd.num_steps=3") for part in ("--set", name)]
+    words = [tmp_path / "run", "--inference", "sgd", "hmc", "--seeds", 2, "--num-test", 30, *small, "--out", tmp_path]
+    script("inference_table", *words)
+    record = json.loads((tmp_path / "inference-run.json").read_text())
+    sgd, hmc = record["cells"]
+    assert (sgd["inference"], hmc["inference"]) == ("sgd", "hmc")
+    assert sgd["key"]["options"] == {"num_steps": 3}
+    assert "rhat" not in sgd
+    assert hmc["rhat"] == max(one["predictions"]["rhat"] for one in hmc["diagnostics"])
+    table = capsys.readouterr().out.splitlines()[-2:]
+    assert [line.split()[:3] for line in table] == [["run", "own", "sgd"], ["run", "own", "hmc"]]
+
+
+def test_leapfrog(script: Script, tmp_path: Path) -> None:
+    sizes = ["--width", 2, "--points", 10, "--leapfrog", 2, "--proposals", 1, "--chains", 1, 2, "--device", "cpu"]
+    script("leapfrog", *sizes, "--out", tmp_path / "leapfrog.json")
+    record = json.loads((tmp_path / "leapfrog.json").read_text())
+    assert [row["name"] for row in record["rows"]] == ["plain eager loop", "ours", "ours, batched", "ours, looped"]
+    assert record["same_draws"] < 1e-3  # the same maths: float32 rounding over two steps
