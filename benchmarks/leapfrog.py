@@ -144,7 +144,7 @@ def stepper(
     log_density = density.exact(problem, coreset, prior, Rng(0), chains)
     theta = problem.model.init(Rng(0), num=num_chains, device=problem.device)
     state = hmc.init(log_density, theta, Rng(0))
-    return Stepper(lambda _, state, rng: hmc.step(log_density, state, rng), problem, compile), state
+    return Stepper(lambda _, state, rng: hmc.step(log_density, state, rng), problem, compile, in_pieces=True), state
 
 
 def same_draws(plain: Plain, problem: Problem, coreset: Coreset, num_leapfrog: int) -> float:

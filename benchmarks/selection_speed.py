@@ -1,6 +1,6 @@
 """How fast selection is, and how much memory it takes.
 
-    python benchmarks/selection_speed.py libraries|lcmat|scale|references --commit HASH --out DIR
+    python benchmarks/selection_speed.py libraries|lcmat|scale|parts --commit HASH --out DIR
 
 libraries: greedy facility location beside apricot-select and submodlib-py, lazy greedy in all three, on one similarity matrix, taking
 turns, each in a process of its own; what matters is the ratio within a run. They are no dependency of ours: install them elsewhere and
@@ -9,7 +9,7 @@ counted.
 lcmat: `lcmat-s` on 50,000 × 512 features, random ones of CIFAR-10's images, at 1 %, 10 % and 30 %; a linear network is trained on them
 first, its time given apart.
 scale: `lcmat-s` at 1 % of n = 10⁴, 10⁵, 10⁶ synthetic points of 10 classes, each in a process of its own for its peak memory.
-references: what facility location loses where a group is covered as a random part of it shows, and where it looks at random candidates.
+parts: what facility location loses where random parts of a group stand for it, and where it looks at random candidates.
 """
 
 import argparse
@@ -47,7 +47,7 @@ Choose = Callable[[Tensor, int], list[int]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["libraries", "lcmat", "scale", "references", "one", "library"])
+    parser.add_argument("what", choices=["libraries", "lcmat", "scale", "parts", "one", "library"])
     parser.add_argument("--commit", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--path", help="folder that apricot-select and submodlib-py were installed into")
@@ -65,7 +65,7 @@ def main() -> None:
     if arguments.what == "one":
         print(json.dumps(one(synthetic(arguments.n), arguments.n // 1000)))
         return
-    found = {"libraries": libraries, "lcmat": lcmat, "scale": scale, "references": references}[arguments.what](arguments)
+    found = {"libraries": libraries, "lcmat": lcmat, "scale": scale, "parts": parts}[arguments.what](arguments)
     record = {
         "what": arguments.what,
         **found,
@@ -189,7 +189,19 @@ def scale(arguments: argparse.Namespace) -> dict[str, Any]:
             print(rows[-1], flush=True)
     pairs = itertools.pairwise(rows)
     exponents = [math.log(b["selection_cpu_seconds"] / a["selection_cpu_seconds"]) / math.log(b["n"] / a["n"]) for a, b in pairs]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    plot(rows, arguments.out / "scale.png")
     return {"rows": rows, "growth_exponents": [round(one, 2) for one in exponents]}
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5, 3), layout="constrained")
+    axes = figure.subplots()
+    axes.loglog([row["n"] for row in rows], [row["selection_cpu_seconds"] for row in rows], "o-")
+    axes.set(xlabel="training points", ylabel="processor seconds", title="lcmat-s, 1 %, 10 classes")
+    figure.savefig(path, dpi=120)
 
 
 def synthetic(n: int) -> Dataset:
@@ -227,7 +239,7 @@ def one(data: Dataset, per_class: int) -> dict[str, Any]:
     return row
 
 
-def references(_: argparse.Namespace) -> dict[str, Any]:
+def parts(_: argparse.Namespace) -> dict[str, Any]:
     """F and the distance L of Eq. (10) for points chosen by a part of their class, beside those chosen by all of it."""
     n, rows = 10_000, []
     data = synthetic(10 * n)
@@ -240,9 +252,12 @@ def references(_: argparse.Namespace) -> dict[str, Any]:
     for num in (100, 1000):
         ways = {"exact": facility.facility_location(exact, n, num), "by chance": Rng(2).permutation(n)[:num]}
         ways["epsilon .01"] = facility.facility_location(exact, n, num, epsilon=0.01, rng=Rng(3))
-        for m in (2684, 1000):
-            some = facility.from_distance(metric, n, metric.farthest, references=Rng(1).permutation(n)[:m])
-            ways[f"{m} references"] = facility.facility_location(some, n, num)
+        for candidates, covered in ((5180, 5180), (10_000, 2684), (2684, 2684)):
+            some = Rng(1).permutation(n)[:candidates]
+            matrix = exact.take(some)[:, some[:covered]].contiguous()
+            ways[f"{candidates} candidates, {covered} to cover"] = some[
+                facility.facility_location(facility.from_matrix(matrix), candidates, num)
+            ]
         for name, chosen in ways.items():
             value = facility.objective(exact, chosen)
             rows.append({"n": n, "num": num, "way": name, "objective": value, "distance": n * metric.farthest - value})

@@ -19,6 +19,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.data import whiten
 from pseudocore.models.dense import MLP, Linear
+from pseudocore.parts import covering, facility
 from pseudocore.parts.pretrain import Pretraining, pretrain
 
 Array = npt.NDArray[np.float64]
@@ -72,6 +73,16 @@ class Reference:
         return g.detach().flatten(), torch.stack(rows).diagonal()
 
 
+KNOWN: dict[tuple[Any, ...], Reference] = {}
+
+
+def the_reference(problem: Problem, seed: int = 0, stream: tuple[str | int, ...] = ()) -> Reference:
+    """Made once: the fixture's problem is always the same."""
+    if (seed, stream) not in KNOWN:
+        KNOWN[seed, stream] = Reference(problem, seed, stream)
+    return KNOWN[seed, stream]
+
+
 def greedy_cover(distance: Array, num: int) -> list[int]:
     """Facility location: the point that most shortens the way to the nearest, the first time from an example far from all."""
     nearest, chosen = np.full(len(distance), 10 * distance.max() + 1), list[int]()
@@ -94,7 +105,7 @@ def apart(x: Array, order: int = 2) -> Array:
 @pytest.mark.parametrize("num_dimensions", [1, 4, 18])
 @pytest.mark.parametrize("rho", [0.0, 0.5, 20.0])
 def test_lcmat_s(problem: Problem, rho: float, num_dimensions: int) -> None:
-    reference = Reference(problem)
+    reference = the_reference(problem)
     counting = reference.curved.var(0).argsort()[::-1][:num_dimensions]
     expected = []
     for members in reference.members:
@@ -113,7 +124,7 @@ def test_lcmat_s_without_curvature_is_gradient_matching(problem: Problem) -> Non
 
 
 def test_craig(problem: Problem) -> None:
-    reference, coreset = Reference(problem), select("craig", problem, per_class=4)
+    reference, coreset = the_reference(problem), select("craig", problem, per_class=4)
     expected, weight = list[int](), list[float]()
     for members in reference.members:
         distance = apart(reference.g[members])
@@ -128,7 +139,7 @@ def test_craig(problem: Problem) -> None:
 
 def test_craigs_weights_keep_their_promise(problem: Problem) -> None:
     """The error of the weighted gradient is at most the sum of distances to the nearest choice."""
-    reference = Reference(problem)
+    reference = the_reference(problem)
     for per_class in (1, 3, 8):
         coreset = select("craig", problem, per_class=per_class)
         chosen = np.array(indices(coreset))
@@ -141,7 +152,7 @@ def test_craigs_weights_keep_their_promise(problem: Problem) -> None:
 
 
 def test_adacore(problem: Problem) -> None:
-    reference = Reference(problem)
+    reference = the_reference(problem)
     curvature = reference.curved.mean(0)
     u = reference.g / (curvature + 0.3 * curvature.mean())
     expected = [index for members in reference.members for index in members[greedy_cover(apart(u[members]), 5)].tolist()]
@@ -155,17 +166,36 @@ def test_of_all_classes_together(name: str, problem: Problem) -> None:
     assert len(set(indices(coreset))) == 12
     assert coreset.weight.sum() == problem.num_train
     if name == "craig":
-        assert indices(coreset) == greedy_cover(apart(Reference(problem).g), 12)
+        assert indices(coreset) == greedy_cover(apart(the_reference(problem).g), 12)
 
 
 @pytest.mark.parametrize("name", ["craig", "adacore", "lcmat-s"])
-def test_a_part_of_the_class_can_stand_for_it(name: str, problem: Problem) -> None:
-    coreset = select(name, problem, per_class=4, references=6, weighting="clusters")
-    assert len(set(indices(coreset))) == 12
+@pytest.mark.parametrize("entries", [36, 150])
+def test_a_part_of_a_large_class_stands_for_it(name: str, entries: int, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = indices(select(name, problem, per_class=2))
+    monkeypatch.setattr(facility, "ENTRIES", entries)  # a matrix of 6 × 6 or 12 × 12, of 15 examples
+    coreset = select(name, problem, per_class=2, weighting="clusters")
+    assert len(set(indices(coreset))) == 6
+    assert coreset.y.tolist() == [0, 0, 1, 1, 2, 2]
     assert coreset.weight.sum() == problem.num_train  # everyone is assigned all the same
-    assert indices(select(name, problem, per_class=4, references=15)) == indices(select(name, problem, per_class=4))
-    sampled = select(name, problem, per_class=4, epsilon=0.5)
-    assert len(set(indices(sampled))) == 12
+    assert indices(select(name, problem, per_class=2, exact=True)) == whole
+    assert len({tuple(indices(select(name, problem, seed, per_class=2))) for seed in range(4)}) > 1
+
+
+def test_parts_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert covering._looked_at(16384, 10, False) == (16384, 16384)
+    assert covering._looked_at(16385, 10, False) == (16384, 16384)
+    assert covering._looked_at(100_000, 10_000, False) == (40_000, 6710)
+    assert covering._looked_at(100_000, 90_000, False) == (100_000, 2684)
+    assert covering._looked_at(100_000, 90_000, True) == (100_000, 100_000)
+
+
+@pytest.mark.parametrize("name", ["craig", "adacore", "lcmat-s"])
+def test_random_candidates(name: str, problem: Problem) -> None:
+    sampled = [tuple(indices(select(name, problem, per_class=4, epsilon=0.5))) for _ in range(2)]
+    assert len(set(sampled[0])) == 12
+    assert sampled[0] == sampled[1]
+    assert list(sampled[0]) != indices(select(name, problem, per_class=4))
 
 
 # --- matching ---------------------------------------------------------------------------------------------------------
@@ -183,7 +213,7 @@ def pursue(g: Array, target: Array, num: int, ridge: float) -> tuple[list[int], 
 
 
 def test_gradmatch(problem: Problem) -> None:
-    reference, coreset = Reference(problem), select("gradmatch", problem, per_class=5, ridge=0.2)
+    reference, coreset = the_reference(problem), select("gradmatch", problem, per_class=5, ridge=0.2)
     expected, weights = list[int](), list[float]()
     for members in reference.members:
         g = reference.g[members]
@@ -201,7 +231,7 @@ def held_out(problem: Problem, share: float) -> list[list[int]]:
 
 
 def test_gradmatch_val(problem: Problem) -> None:
-    reference, coreset = Reference(problem), select("gradmatch-val", problem, per_class=4, validation=0.3)
+    reference, coreset = the_reference(problem), select("gradmatch-val", problem, per_class=4, validation=0.3)
     expected = []
     for members, out in zip(reference.members, held_out(problem, 0.3), strict=True):
         rest = np.setdiff1d(members, out)
@@ -217,7 +247,7 @@ def test_gradmatch_val(problem: Problem) -> None:
 @pytest.mark.parametrize("name", ["glister", "glister-val"])
 def test_glister(problem: Problem, name: str, step_size: float) -> None:
     """θ_t taken literally, and the gradient of the judges' loss there by autograd."""
-    reference, expected = Reference(problem), list[int]()
+    reference, expected = the_reference(problem), list[int]()
     options: dict[str, Any] = {"validation": 0.2} if name == "glister-val" else {}
     for members, out in zip(reference.members, held_out(problem, 0.2), strict=True):
         judges = out if name == "glister-val" else members
@@ -238,7 +268,7 @@ def test_glister(problem: Problem, name: str, step_size: float) -> None:
 
 
 def scores(name: str, problem: Problem) -> Array:
-    reference = Reference(problem)
+    reference = the_reference(problem)
     p, one_hot = reference.p.numpy(), np.eye(CLASSES)[reference.y.numpy()]
     ordered = np.sort(p, 1)
     network = pretrain(problem, Pretraining(pretrain_epochs=EPOCHS), Rng(0)("pretrain"))
@@ -255,7 +285,7 @@ def scores(name: str, problem: Problem) -> Array:
 
 @pytest.mark.parametrize("name", ["least-confidence", "entropy", "margin", "grand", "el2n", "forgetting"])
 def test_the_highest_scores(name: str, problem: Problem) -> None:
-    score, reference = scores(name, problem), Reference(problem)
+    score, reference = scores(name, problem), the_reference(problem)
     chosen = np.array(indices(select(name, problem, per_class=6))).reshape(CLASSES, 6)
     for label, members in enumerate(reference.members):
         assert set(chosen[label]) <= set(members)
@@ -266,7 +296,7 @@ def test_the_highest_scores(name: str, problem: Problem) -> None:
 
 @pytest.mark.parametrize("name", ["grand", "el2n"])
 def test_scores_of_several_networks_are_averaged(name: str, problem: Problem) -> None:
-    references = [Reference(problem), *(Reference(problem, 0, ("network", number)) for number in (1, 2))]
+    references = [the_reference(problem), *(the_reference(problem, 0, ("network", number)) for number in (1, 2))]
     one_hot = np.eye(CLASSES)[references[0].y.numpy()]
     vectors = [one.g if name == "grand" else one.p.numpy() - one_hot for one in references]
     score = np.mean([np.linalg.norm(one, axis=1) for one in vectors], axis=0)
@@ -283,7 +313,7 @@ def test_chance_decides_between_equal_scores(problem: Problem) -> None:
 
 
 def test_contextual_diversity(problem: Problem) -> None:
-    reference, expected = Reference(problem), list[int]()
+    reference, expected = the_reference(problem), list[int]()
     p = reference.p.numpy()
 
     def divergence(a: Array, b: Array) -> float:

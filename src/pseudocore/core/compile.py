@@ -8,10 +8,15 @@ Randomness stays a function of (seed, step). The first call notes what a step dr
 a generator of its own, registered with the graph and re-seeded from its stream before every replay: captured, compiled and eager runs
 make the same draws. A compiled step cannot draw, so its draws are made first and handed in; any other draws where it needs to.
 
+A step that is a hundred passes through a network takes far too long to compile whole. Such a method says `in_pieces = True` and wraps
+the functions it repeats, a gradient for example, in `fused`: these are compiled once and the rest is captured as it is.
+
 A step that cannot be captured (it reads a value back to the host, or branches on one) is run eagerly, and `Stepper.note` says why.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
@@ -22,7 +27,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Device, Rng
 from pseudocore.core.tree import clone, flatten
 
-__all__ = ["Compile", "Step", "Stepper"]
+__all__ = ["Compile", "Step", "Stepper", "fused"]
 
 Compile = Literal["auto", "on", "off"]
 Step = Callable[[Problem, Any, Rng], tuple[Any, Any]]
@@ -34,21 +39,35 @@ PAYS_FROM = 5000
 """Steps from which `auto` compiles: about half a minute once, for about 2 ms a step."""
 
 
+_compiling_pieces: ContextVar[bool] = ContextVar("compiling pieces", default=False)
+
+
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, compiled where a step is being taken that is compiled in pieces; anywhere else itself.
+
+    It must be a pure function of tensors that draws nothing. Inside a transform (a gradient, vmap) it stays itself: what can be compiled
+    is the function with all its transforms.
+    """
+    if torch.compiler.is_compiling() or not _compiling_pieces.get() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return function
+    return torch.compile(function, fullgraph=True, dynamic=False)
+
+
 class Stepper:
     """Runs `step`, as a graph where that is possible.
 
-    `auto` captures on a GPU, and compiles too when `num_steps` is large, unless the method says that it does not compile well
-    (`compiles = False`); `on` does both, on a CPU the latter alone; `off` neither.
+    `auto` captures on a GPU, and compiles too when `num_steps` is large; `on` does both, on a CPU the latter alone; `off` neither.
     A captured step keeps the state in buffers of its own: a state it returned is overwritten by the next call, and whoever
     wants to keep one clones it.
     """
 
-    def __init__(self, step: Step, problem: Problem, compile: Compile = "auto", num_steps: int = 0) -> None:
+    def __init__(self, step: Step, problem: Problem, compile: Compile = "auto", num_steps: int = 0, *, in_pieces: bool = False) -> None:
         self._step = step
         self._problem = problem
         on_gpu = problem.device.type == "cuda"
-        pays = num_steps >= PAYS_FROM and getattr(getattr(step, "__self__", None), "compiles", True)
-        self._compile = compile == "on" or (compile == "auto" and on_gpu and pays)
+        self._compile = compile == "on" or (compile == "auto" and on_gpu and num_steps >= PAYS_FROM)
+        self._in_pieces = in_pieces
+        self._tried = False
         self._warm_up = WARM_UP if compile != "off" and on_gpu else 0
         self._replayable: _Replayable | None = None
         self._graph: _Graph | None = None
@@ -57,7 +76,7 @@ class Stepper:
     def __call__(self, state: Any, rng: Rng) -> tuple[Any, Any]:
         if self._graph is not None:
             return self._graph.replay(state, rng)
-        if self._compile and self._replayable is None:
+        if self._compile and not self._tried:
             self._try_to_compile(state, rng)
         if self._warm_up == 0:
             return self._now(state, rng)
@@ -70,24 +89,35 @@ class Stepper:
     def _now(self, state: Any, rng: Rng) -> tuple[Any, Any]:
         if self._replayable is not None:
             return self._replayable.step(state, self._replayable.draws(rng))
-        return self._step(self._problem, state, rng)
+        with self._pieces():
+            return self._step(self._problem, state, rng)
+
+    @contextmanager
+    def _pieces(self) -> Iterator[None]:
+        token = _compiling_pieces.set(self._compile and self._in_pieces)
+        try:
+            yield
+        finally:
+            _compiling_pieces.reset(token)
 
     def _try_to_compile(self, state: Any, rng: Rng) -> None:
         """Compile, and once for all to see whether it works; the state it leads to is thrown away."""
+        self._tried = True
+        torch.compiler.reset()  # what earlier steppers compiled counts against a limit, and is never used again
         try:
-            self._replayable = _record(self._step, self._problem, state, rng)
-            torch.compiler.reset()  # what earlier steppers compiled counts against a limit, and is never used again
-            compiled = torch.compile(self._replayable.step, fullgraph=True, dynamic=False)
-            self._replayable = self._replayable._replace(step=compiled)
-            self._now(state, rng)
+            if not self._in_pieces:
+                recorded = _record(self._step, self._problem, state, rng)
+                self._replayable = recorded._replace(step=torch.compile(recorded.step, fullgraph=True, dynamic=False))
+            self._now(clone(state), rng)
         except Exception as error:  # torch raises many kinds here, none of which should end a run that can do without
             self._replayable, self._compile = None, False
             self.note = f"not compiled: {_first_line(error)}"
 
     def _try_to_capture(self, state: Any, rng: Rng) -> None:
         try:
-            replayable = self._replayable or _record(self._step, self._problem, state, rng)
-            self._graph = _capture(replayable, state, rng, draw_first=self._compile)
+            with self._pieces():
+                replayable = self._replayable or _record(self._step, self._problem, state, rng)
+                self._graph = _capture(replayable, state, rng, draw_first=self._replayable is not None)
         except RuntimeError as error:
             torch.cuda.synchronize()
             self.note = f"running eagerly, as this step cannot be captured: {_first_line(error)}"

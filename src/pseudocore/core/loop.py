@@ -59,6 +59,7 @@ class Outcome(NamedTuple):
 def run(method: Method, problem: Problem, *, seed: int, **options: Any) -> Outcome:
     """Drive `method` to its last step, picking up at the checkpoint when there is one; `options` are those of `drive`."""
     rng = Rng(seed)
+    options.setdefault("in_pieces", getattr(method, "in_pieces", False))
     ending = drive(method.step, method.init(problem, rng("init")), problem, rng, num_steps=method.num_steps, **options)
     return Outcome(method.coreset(problem, ending.state), *ending[1:])
 
@@ -76,6 +77,7 @@ def drive(
     log_every: int = 10,
     check_every: int | None = None,
     compile: Compile = "auto",
+    in_pieces: bool = False,
     on_log: Callable[[int, dict[str, float]], None] = lambda step, values: None,
     on_start: Callable[[int], None] = lambda step: None,
     on_step: Callable[[int, Any, Any], None] = lambda step, state, info: None,
@@ -85,7 +87,7 @@ def drive(
     Step number i draws from `rng("step", i)`. `on_start` hears how many steps were already taken; `on_step` sees every state and
     info, always before a checkpoint that counts the step, in buffers that a captured step reuses: clone what is kept. `check_every`
     is how often the state is searched for NaN and inf; each search waits for the device, so it is every step on a CPU and every 50
-    on a GPU unless told.
+    on a GPU unless told. `compile` and `in_pieces` are those of `core.compile.Stepper`.
     """
     check_every = check_every or (1 if problem.device.type == "cpu" else 50)
     began, start = time.monotonic(), 0
@@ -93,7 +95,7 @@ def drive(
         start = saved[0]
         state = unflatten(state, saved[1])
     on_start(start)
-    step_once = Stepper(step, problem, compile, num_steps)
+    step_once = Stepper(step, problem, compile, num_steps, in_pieces=in_pieces)
     good, num_good = state, start  # the last state known to be finite
     last_save, last_saved_step = time.monotonic(), start
 

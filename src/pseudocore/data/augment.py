@@ -18,12 +18,13 @@ Operations act on network inputs, where zero is the mean of the data. Flipping i
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from pseudocore.core import config
+from pseudocore.core.compile import fused
 from pseudocore.core.config import Fraction, NonNegative, Range
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean
@@ -83,7 +84,7 @@ class DSA:
         return tuple(self.strategy.split("_"))
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
-        return self.apply(x, self.draw(rng, len(x), x.device))
+        return cast(Tensor, fused(self.apply)(x, self.draw(rng, len(x), x.device)))
 
     def draw(self, rng: Rng, num: int, device: torch.device | str = "cpu") -> Draw:
         """Decide for `num` examples; a siamese draw is the same for every `num`."""

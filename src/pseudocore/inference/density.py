@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from pseudocore.core.compile import fused
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
@@ -65,7 +66,7 @@ def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Te
         value = log_density(theta, rng)
         return value.sum(), value
 
-    result: tuple[Tensor, Tensor] = grad(total, has_aux=True)(theta)
+    result: tuple[Tensor, Tensor] = fused(grad(total, has_aux=True))(theta)
     return result
 
 

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from pseudocore.core.compile import fused
 from pseudocore.core.config import Count, Fraction, Positive, Range
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
@@ -106,10 +107,14 @@ def reverse_kl(
     `scale` times the sum over x is compared with that number. `draws` are from the posterior of x, the same at every call.
     """
     with torch.no_grad():
-        excess = torch.cat([(data(theta) - scale * points(theta, x).sum(-1)).reshape(-1) for theta in draws()])  # (S,)
+        excess = torch.cat([(fused(data)(theta) - scale * fused(points)(theta, x).sum(-1)).reshape(-1) for theta in draws()])  # (S,)
     centred, gradient, first = excess - excess.mean(), torch.zeros_like(x), 0
+
+    def weighted(x: Tensor, theta: Tensor, factor: Tensor) -> Tensor:
+        return (factor * points(theta, x).sum(-1)).sum()
+
     for theta in draws():
         factor = centred[first : first + (len(theta) if theta.ndim == 2 else 1)]
         first += len(factor)
-        gradient = gradient - grad(lambda x: (factor * points(theta, x).sum(-1)).sum())(x) / len(excess)  # noqa: B023
+        gradient = gradient - fused(grad(weighted))(x, theta, factor) / len(excess)
     return gradient, -excess.mean()

@@ -17,7 +17,7 @@ as facility location with the auxiliary example of Eq. (12), greedily, class by 
 Cost: n² / classes distances of h features and K dimensions, then about as much again for the choices. With `rho` 0 it is CRAIG's choice.
 
 Deviations:
-  D1. Groups above 16,384 examples are covered as a random part of them, `references`, shows.
+  D1. Of classes above 16,384 examples, random parts are chosen from and covered unless `exact`.
 """
 
 from dataclasses import dataclass

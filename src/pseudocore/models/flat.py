@@ -92,6 +92,7 @@ class FlatModel:
         """Last-layer features (n, h); (draws, n, h) for thetas (draws, parameters)."""
         if theta.ndim == 2:
             axes = (0, None, 0 if statistics else None)
+            x = x.clone(memory_format=torch.contiguous_format)  # vmap knows no norm of another layout, which one channel can pass for
             return vmap(self.features, in_dims=axes)(theta, x, statistics)
         if x.is_cuda and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)  # the layout of a GPU's matrix units

@@ -1,5 +1,6 @@
 """Selection by facility location over last-layer gradients: what CRAIG, AdaCore and LCMat-S share, each with a distance of its own."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -26,30 +27,41 @@ class Covering(Budget):
 
     epsilon: Annotated[float, Range(low=0, high=0.99)] = 0.0
     """What stochastic greedy may lose: above 0, each choice looks at n/num·ln(1/epsilon) random candidates; at 0, at all."""
-    references: Annotated[int | None, Range(low=1)] = None
-    """Random examples that stand for a group when it is judged how well it is covered; unless told, all of it up to 16,384 examples, and
-    beyond that as many as fit into 1 GiB of similarities."""
+    exact: bool = False
+    """Whether a group of more than 16,384 examples, whose similarities would fill more than 1 GiB, is chosen from and covered whole, at n²
+    distances computed as they are asked for; if not, random parts of it stand for it."""
 
 
 def cover(problem: Problem, covering: Covering, metric_of: Callable[[Tensor], GradientMetric], weighting: Weighting, rng: Rng) -> Coreset:
     """Greedy facility location in each group, under the metric of its members; weights are 1, or how many each point stands for."""
 
     def rule(group: Group) -> Tensor | tuple[Tensor, Tensor]:
-        metric, n = metric_of(group.members), len(group.members)
-        references = _references(covering, n, rng(group.label, "references"))
-        rows = facility.from_distance(metric, n, metric.farthest, device=problem.device, references=references)
-        candidates = rng(group.label, "candidates")
-        chosen = facility.facility_location(rows, n, group.num, device=problem.device, epsilon=covering.epsilon, rng=candidates)
-        if weighting == "ones":
-            return chosen
-        whole = rows if references is None else facility.from_distance(metric, n, metric.farthest, device=problem.device, keep=False)
-        _, place = facility.coverage(whole, chosen)
-        return chosen, torch.bincount(place, minlength=group.num)
+        n, where = len(group.members), problem.device
+        candidates, num_references = _looked_at(n, group.num, covering.exact)
+        part = rng(group.label, "part").permutation(n)[:candidates].sort().values
+        metric = metric_of(group.members[part])
+        references = rng(group.label, "references").permutation(candidates)[:num_references] if num_references < candidates else None
+        rows = facility.from_distance(metric, candidates, metric.farthest, device=where, references=references)
+        stream = rng(group.label, "candidates")
+        chosen = facility.facility_location(rows, candidates, group.num, device=where, epsilon=covering.epsilon, rng=stream)
+        places = part.to(where)[chosen]
+        return places if weighting == "ones" else (places, _weights(metric_of(group.members), n, places))
 
     return choose(problem, covering, rule)
 
 
-def _references(covering: Covering, n: int, rng: Rng) -> Tensor | None:
-    fitting = n if n * n <= facility.ENTRIES else max(1, facility.ENTRIES // n)
-    num = covering.references or fitting
-    return None if num >= n else rng.permutation(n)[:num].sort().values
+def _looked_at(n: int, num: int, exact: bool) -> tuple[int, int]:
+    """How many of n examples are candidates, and how many of these are to be covered, so that a matrix of both fits.
+
+    As many of either is the best use of a matrix, as long as there are candidates enough for a choice of `num`.
+    """
+    if exact or n * n <= facility.ENTRIES:
+        return n, n
+    candidates = min(n, max(math.isqrt(facility.ENTRIES), 4 * num))
+    return candidates, min(candidates, max(1, facility.ENTRIES // candidates))
+
+
+def _weights(metric: GradientMetric, n: int, places: Tensor) -> Tensor:
+    """How many of all n examples are nearest to each of the places."""
+    rows = facility.from_distance(metric, n, metric.farthest, device=places.device, keep=False)
+    return torch.bincount(facility.coverage(rows, places)[1], minlength=len(places))

@@ -19,6 +19,7 @@ from torch.func import grad
 
 from pseudocore.core.compile import Stepper
 from pseudocore.core.config import Count, Fraction, NonNegative, Range
+from pseudocore.core.cost import stage
 from pseudocore.core.errors import DataError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
@@ -61,13 +62,14 @@ class Network(NamedTuple):
 def pretrained(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
     """The network of this recipe and stream: off the shelf if it is there, else trained and put there."""
     what = _description(problem, recipe, rng)
-    if problem.shelf is None or what is None:
-        return pretrain(problem, recipe, rng)
-    kept = problem.shelf.load(what)
+    shelf = None if what is None else problem.shelf
+    kept = None if shelf is None else shelf.load(cast(Any, what))
     if kept is not None and kept.keys() == set(Network._fields):
         return Network(**{name: value.to(problem.device) for name, value in kept.items()})
-    network = pretrain(problem, recipe, rng)
-    problem.shelf.save(what, network._asdict())
+    with stage("pretrain", problem.device):
+        network = pretrain(problem, recipe, rng)
+    if shelf is not None:
+        shelf.save(cast(Any, what), network._asdict())
     return network
 
 

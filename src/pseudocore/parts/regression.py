@@ -1,8 +1,10 @@
 r"""Kernel ridge regression on a few points, and what real data lose under it.
 
-$$ \hat f(x) = k_{xS}\left(K_{SS} + r I\right)^{-1} \hat Y, \qquad \mathcal L = \tfrac1{|B|} \sum_{(x, y) \in B} \tfrac12 \lVert \hat f(x) - \bar y \rVert^2 $$
+$$ \hat f(x) = k_{xS}\left(K_{SS} + r I\right)^{-1} \hat Y, \qquad
+   \mathcal L = \tfrac1{2|B|} \sum_{(x, y) \in B} \lVert \hat f(x) - \bar y \rVert^2 $$
 
-with $\bar y$ the centred one-hot label and $r$ relative to the mean of the diagonal of $K_{SS}$, so that it means the same for every kernel.
+with $\bar y$ the centred one-hot label and $r$ relative to the mean of the diagonal of $K_{SS}$, so that it means the same for every
+kernel.
 """
 
 import torch
@@ -21,11 +23,13 @@ def centred(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def regress(gram: Tensor, cross: Tensor, y: Tensor, *, ridge: float) -> Tensor:
-    """Predictions (n, classes) from kernels (M, M) and (n, M) and targets (M, classes)."""
+    """Predictions (n, classes) from kernels (M, M) and (n, M) and targets (M, classes); NaN where rounding leaves no positive matrix."""
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    cholesky, _ = torch.linalg.cholesky_ex(gram + ridge * gram.diagonal().mean() * identity)
+    cholesky, failed = torch.linalg.cholesky_ex(gram + ridge * gram.diagonal().mean() * identity)
+    cholesky = torch.where(failed == 0, cholesky, torch.nan)  # what is left of a failed factor may look like one
     factor = torch.linalg.solve_triangular(cholesky, identity, upper=False)
-    return cross @ (factor.mT @ (factor @ y))
+    predictions: Tensor = cross @ (factor.mT @ (factor @ y))
+    return predictions
 
 
 def loss(mean: Tensor, y: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:

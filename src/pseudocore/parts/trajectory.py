@@ -60,8 +60,8 @@ class Settings:
     num_experts: Count = 20
     """Experts to train when none are given."""
 
-    compiles: ClassVar[bool] = False
-    """A step is some hundred passes through the network, written out: captured in seconds, compiled whole in many minutes."""
+    in_pieces: ClassVar[bool] = True
+    """A step is some hundred passes through the network: captured in seconds, compiled whole in many minutes."""
 
     @property
     def expert_epochs(self) -> int:

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
+from torch.func import grad, vjp
 
+from pseudocore.core.compile import fused
 from pseudocore.core.rng import Rng
 
 __all__ = ["Energy", "Objective", "Pulled", "View", "descend", "differentiate", "path"]
@@ -52,7 +53,7 @@ def descend(
 ) -> Tensor:
     """Parameters after `num_steps` steps; `noise` is the standard deviation τ of what each step adds (0 draws nothing)."""
     for number in range(num_steps):
-        theta = theta - step_size * grad(energy)(theta, view(x, rng("view", number)))
+        theta = theta - step_size * fused(grad(energy))(theta, view(x, rng("view", number)))
         if noise > 0:
             theta = theta + noise * rng("noise", number).normal(*theta.shape, device=theta.device, dtype=theta.dtype)
     return theta
@@ -62,7 +63,7 @@ def path(energy: Energy, view: View, theta: Tensor, x: Tensor, rng: Rng, *, num_
     """Parameters before and after each of `num_steps` steps, (num_steps + 1) of them."""
     thetas = [theta]
     for number in range(num_steps):
-        thetas.append(thetas[-1] - step_size * grad(energy)(thetas[-1], view(x, rng("view", number))))
+        thetas.append(thetas[-1] - step_size * fused(grad(energy))(thetas[-1], view(x, rng("view", number))))
     return thetas
 
 
@@ -107,14 +108,15 @@ def _walk_back(
     """The adjoint's way from the end of the path to its start; `direct` are the objective's gradients in the last parameters of it."""
     adjoint = direct[-1]
     pulled_x, pulled_size = torch.zeros_like(x), torch.zeros_like(step_size)
+
+    def along(theta: Tensor, images: Tensor, adjoint: Tensor) -> tuple[Tensor, Tensor]:
+        slope = (grad(energy)(theta, images) * adjoint).sum()  # s_t
+        return slope, slope
+
     for number in reversed(range(len(thetas) - 1)):
-
-        def along(theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-            slope = (grad(energy)(theta, view(x, rng("view", number))) * adjoint).sum()  # s_t  # noqa: B023
-            return slope, slope
-
-        (in_theta, in_x), slope = grad(along, argnums=(0, 1), has_aux=True)(thetas[number], x)
-        pulled_x = pulled_x - step_size * in_x
+        images, pull = vjp(lambda x: view(x, rng("view", number)), x)[:2]  # noqa: B023
+        (in_theta, in_images), slope = fused(grad(along, argnums=(0, 1), has_aux=True))(thetas[number], images, adjoint)
+        pulled_x = pulled_x - step_size * pull(in_images)[0]
         pulled_size = pulled_size - slope.detach()
         adjoint = adjoint - step_size * in_theta
         if len(direct) > 1:

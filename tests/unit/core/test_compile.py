@@ -6,8 +6,9 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from torch.func import grad
 
-from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _record
+from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _record, fused
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone
@@ -120,18 +121,30 @@ def test_draws_can_be_made_when_they_are_asked_for(problem: Problem) -> None:
     assert torch.equal(replayable.step(state, drawing)[0].x, step(problem, state, rng)[0].x)
 
 
-@pytest.mark.gpu
-def test_a_method_that_does_not_compile_well_is_captured_only(problem: Problem) -> None:
-    class Long:
-        compiles = False
+def step_of_pieces(problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
+    noise = rng("noise").normal(4)
+    slope = fused(grad(lambda x: (x * x * noise).sum()))(state.x)
+    inside = grad(lambda x: fused(torch.sin)(x).sum())(state.x)
+    return State(state.x - 0.1 * slope + inside, state.x), Info(slope)
 
-        def take(self, *arguments: object) -> object:
-            return step(*arguments)  # type: ignore[arg-type]
 
-    problem = replace(problem, device=torch.device("cuda"))
-    stepper = Stepper(Long().take, problem, "auto", num_steps=10**6)  # type: ignore[arg-type]
-    state = State(torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda"))
-    for number in range(WARM_UP + 1):
-        state, _ = stepper(state, Rng(3)("step", number))
-    assert stepper._graph is not None
-    assert stepper._replayable is None
+def test_pieces_are_compiled_where_a_step_is_compiled_in_pieces(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[object] = []
+
+    def note(function: object, **options: object) -> object:
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", note)
+    start, rng = State(torch.ones(4), torch.zeros(4)), Rng(3)("step", 0)
+    expected = step_of_pieces(problem, start, rng)[0]
+    assert not compiled, "outside a step nothing is compiled"
+    for in_pieces, num in ((False, 1), (True, 2)):  # the whole, or the gradient: once to try it, once for the step
+        compiled.clear()
+        stepper = Stepper(step_of_pieces, problem, "on", in_pieces=in_pieces)
+        assert torch.equal(stepper(start, rng)[0].x, expected.x)
+        assert len(compiled) == num
+        assert stepper.note == ""
+    compiled.clear()
+    step_of_pieces(problem, start, rng)
+    assert not compiled, "nor after one"

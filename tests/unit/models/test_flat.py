@@ -191,3 +191,10 @@ def test_a_network_for_images_refuses_features() -> None:
 def test_an_unknown_network_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match=r"unknown model 'convnet'; did you mean 'convnet"):
         build(Setup(model="convnet"), digits())
+
+
+def test_several_draws_take_images_of_any_layout() -> None:
+    model = ConvNet(width=4).build((1, 8, 8), 3)
+    theta, x = model.init(Rng(0), num=2), Rng(1).normal(5, 1, 8, 8)
+    channel_last = x.as_strided(x.shape, (64, 1, 8, 1))  # the same numbers: with one channel its stride means nothing
+    assert torch.equal(model.logits(theta, channel_last), model.logits(theta, x))

@@ -1,0 +1,91 @@
+"""Measurements each in a process of its own, which alone can tell its peak memory.
+
+Loading torch takes seconds, so one process (`python -m pseudocore.bench.alone`) loads everything, does nothing else, and splits off a
+child for every request. Requests and answers are lines of JSON. (The standard library's fork server would run the caller's script again.)
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from pseudocore.bench.requests import Measured, NotMeasuredError, Request, fulfil
+from pseudocore.core.errors import ConfigError, PseudocoreError
+from pseudocore.store import strict_json
+
+__all__ = ["apart", "serve"]
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[Callable[[Request], Measured]]:
+    """`fulfil`, in a process of its own for each request."""
+    command = [sys.executable, "-m", __name__]
+    # In a session of its own: Ctrl-C is for the caller, who ends this.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            yield lambda request: _ask(process, request)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _ask(process: "subprocess.Popen[str]", request: Request) -> Measured:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(strict_json.encode({**request.to_json(), "num_threads": torch.get_num_threads()}) + "\n")
+    process.stdin.flush()
+    answer = strict_json.decode(process.stdout.readline() or '{"failed": "the process that measures has ended"}')
+    if "refused" in answer:
+        raise ConfigError(answer["refused"])
+    if "failed" in answer:
+        raise NotMeasuredError(answer["failed"])
+    return Measured.from_json(answer)
+
+
+def serve() -> None:
+    """Answer requests from standard input until it ends."""
+    import torch._dynamo  # noqa: F401  comes with the first gradient, and takes seconds
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed is no answer
+    for line in sys.stdin:
+        answers.write(_answer_of_child(strict_json.decode(line)) + "\n")
+        answers.flush()
+
+
+def _answer_of_child(table: dict[str, Any]) -> str:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        with os.fdopen(writer, "w") as pipe:
+            pipe.write(strict_json.encode(_answer(table)))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return answer or strict_json.encode({"failed": f"the process was ended by signal {os.WTERMSIG(status)}, for want of memory perhaps"})
+
+
+def _answer(table: dict[str, Any]) -> dict[str, Any]:
+    torch.set_num_threads(table.pop("num_threads"))
+    try:
+        return fulfil(Request.from_json(table)).to_json()
+    except PseudocoreError as error:
+        return {"refused": str(error)}
+    except NotMeasuredError as error:
+        return {"failed": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}".partition("\n")[0]}
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,83 @@
+"""pseudocore bench: how fast steps are here, how much memory they take, and how that grows."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter, validators
+
+from pseudocore.bench import lines, plan, tasks
+from pseudocore.bench.workload import SIZES, Workload, device_of
+from pseudocore.cli import flags as flagging
+from pseudocore.cli.console import err, out, print_json
+from pseudocore.cli.flags import Device, Json
+from pseudocore.core import config
+from pseudocore.core.compile import Compile
+from pseudocore.store import strict_json
+
+__all__ = ["NAME", "make_app"]
+
+NAME = "bench"
+HELP = "Time a step of every method and of its parts on noise, beside plain loops and what this machine can do at best; and how cost grows."
+
+
+def make_app(words: Sequence[str]) -> App:  # noqa: ARG001  (its flags depend on nothing)
+    """The verb with the sizes of the workload as flags."""
+    app = App(name=NAME, help=HELP)
+    app.default(flagging.command(_verb(), flagging.parameters(Workload, "Workload")))
+    return app
+
+
+def _several(help: str) -> Any:
+    return Parameter(negative="", show_default=False, help=f"{help}; repeat it for several.")
+
+
+def _verb() -> Callable[..., Any]:
+    def bench(
+        *,
+        method: Annotated[list[str] | None, _several(f"A method to time [default: {' '.join(plan.METHODS)}]")] = None,
+        part: Annotated[
+            list[str] | None, _several(f"A part to time [default: all, or none if a method is named: {' '.join(tasks.PARTS)}]")
+        ] = None,
+        growth: Annotated[
+            list[str] | None, _several(f"A method to measure at other sizes too [default: {' '.join(plan.GROWING)}, or none]")
+        ] = None,
+        seconds: Annotated[float, Parameter(validator=validators.Number(gt=0), help="After this long nothing new is begun.")] = 45.0,
+        size: Annotated[
+            Literal["auto", "small", "full"], Parameter(help="Sizes to start from: full, the published ones, on a GPU.")
+        ] = "auto",
+        device: Device = "auto",
+        compile: Annotated[Compile, Parameter(help="auto captures steps as CUDA graphs on a GPU; on compiles them; off neither.")] = "auto",
+        file: Annotated[Path | None, Parameter(name="--out", help="JSON file to keep the numbers in.")] = None,
+        commit: Annotated[str, Parameter(help="Kept beside the numbers: what was timed.")] = "",
+        json: Json = False,
+        **given: Any,
+    ) -> int:
+        where = device_of(device)
+        start = SIZES[size if size != "auto" else "full" if where == "cuda" else "small"]
+        workload = config.build(Workload, {**config.to_dict(start), **flagging.given(given, Workload)}, what=NAME)
+        everything = not (method or part or growth)
+        say = (err if json else out).print
+        document = plan.run(
+            workload,
+            names=[*plan.METHODS, *tasks.PARTS] if everything else [*(method or ()), *(part or ())],
+            growing=plan.GROWING if everything else growth or (),
+            device=where,
+            compile=compile,
+            seconds=seconds,
+            commit=commit,
+            on_ceilings=lambda ceilings: say(f"{lines.of_ceilings(ceilings)}\n{lines.HEADER}"),
+            on_row=lambda row: say(lines.of_row(row)),
+            on_curve=lambda curve: say(lines.of_curve(curve)),
+        )
+        for line in lines.closing(document):
+            err.print(line)
+        if file is not None:
+            strict_json.write(file, document)
+            err.print(f"numbers in {file}")
+        if json:
+            print_json(document)
+        return 0
+
+    bench.__doc__ = HELP
+    return bench

@@ -1,0 +1,70 @@
+"""The matching methods on a CUDA device: captured whole, with the numbers of the eager step, in the memory of one class."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from pseudocore.core.loop import run
+from pseudocore.core.problem import Problem
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Dataset, Examples
+from pseudocore.data import DSA, whiten
+from pseudocore.methods import cafe, dc, dm, lcmat_c
+from pseudocore.models.convnet import ConvNet
+
+pytestmark = pytest.mark.gpu
+
+SHORT: dict[str, Any] = {"per_class": 2, "num_steps": 12, "batch_size": 16}
+INNER: dict[str, Any] = {"max_age": 4, "num_inner_steps": 3}
+
+
+def noise_images(width: int, augment: DSA | None = None, num_classes: int = 10, norm: Any = "instance") -> Problem:
+    """Classes of noise the size of CIFAR-10, twenty images each."""
+    device = torch.device("cuda")
+    x = (256 * Rng(0)("x").uniform(20 * num_classes, 3, 32, 32)).to(torch.uint8)
+    y = torch.arange(len(x)) % num_classes
+    data = Dataset("noise", Examples(x, y), Examples(x[:num_classes], y[:num_classes]), num_classes)
+    model = ConvNet(width=width, norm=norm).build(data.shape, num_classes)
+    return Problem(data, model, whiten.make("standard", data, device=device), augment, device=device)
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+@pytest.mark.parametrize("augment", [None, DSA()], ids=["plain", "augmented"])
+@pytest.mark.parametrize(
+    "method",
+    [dc.DC(**SHORT, **INNER), dc.DSA(**SHORT, **INNER), lcmat_c.LCMatC(**SHORT, **INNER), dm.DM(**SHORT), cafe.CAFE(**SHORT, **INNER)],
+    ids=["dc", "dsa", "lcmat-c", "dm", "cafe"],
+)
+def test_a_step_is_captured_and_draws_as_it_would_eagerly(method: Any, augment: DSA | None, norm: Any) -> None:
+    problem = noise_images(16, augment, norm=norm)
+    captured, eager = (run(method, problem, seed=0, compile=how) for how in ("auto", "off"))
+    assert (captured.status, captured.note) == ("finished", "")
+    start = method.coreset(problem, method.init(problem, Rng(0)("init"))).x
+    moved = (eager.coreset.x - start).norm()
+    assert (captured.coreset.x - eager.coreset.x).norm() < 0.01 * moved
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        dc.DC(per_class=2, batch_size=16, max_age=1),
+        lcmat_c.LCMatC(per_class=2, batch_size=16, max_age=1),
+        dm.DM(per_class=2, batch_size=16),
+    ],
+    ids=["dc", "lcmat-c", "dm"],
+)
+def test_the_memory_of_matching_hardly_grows_with_the_classes(method: Any) -> None:
+    few, many = (peak(method, noise_images(64, num_classes=num)) for num in (5, 20))
+    assert many <= 1.5 * few
+
+
+def peak(method: Any, problem: Problem) -> int:
+    """Bytes of one eager step beyond what was there before it."""
+    state = method.init(problem, Rng(0))
+    method.step(problem, state, Rng(0)("step", 0))  # libraries take their workspaces
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    method.step(problem, state, Rng(0)("step", 1))
+    return torch.cuda.max_memory_allocated() - before

@@ -1,0 +1,144 @@
+"""Multi-formation against torch's interpolation, and whole methods against themselves on the tiles they show."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.nn.functional import interpolate
+
+from pseudocore.core.errors import ArtifactError, ConfigError
+from pseudocore.core.problem import Problem
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+from pseudocore.data import digits, whiten
+from pseudocore.inference.sgd import SGD
+from pseudocore.methods.dd import DatasetDistillation
+from pseudocore.methods.kip import KIP
+from pseudocore.models.convnet import ConvNet
+from pseudocore.parts import formation
+from pseudocore.parts.adam import start
+
+RNG = Rng(6)("step", 0)
+FEW: dict[str, Any] = {"per_class": 1, "num_steps": 10, "batch_size": 20}
+METHODS = {
+    "kip-features": KIP(**FEW, num_networks=1, formation=2),
+    "kip-ntk": KIP(**FEW, kernel="ntk", formation=2),
+    "dd": DatasetDistillation(**FEW, num_inner_steps=3, formation=2),
+}
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+
+
+@pytest.fixture(scope="module", params=["standard", "zca"])
+def problem(request: pytest.FixtureRequest) -> Problem:
+    data = digits()
+    model = ConvNet(width=3, depth=2).build(data.shape, data.num_classes)
+    return Problem(data, model, whiten.make(request.param, data, dtype=torch.float64), dtype=torch.float64)
+
+
+def images(num: int = 3, side: tuple[int, int] = (12, 6)) -> Tensor:
+    return Rng(0)("images").normal(num, 2, *side, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_tiles_are_cut_and_brought_to_size_bilinearly(factor: int) -> None:
+    x = images()
+    height, width = 12 // factor, 6 // factor
+    expected = [
+        interpolate(image[None, :, down * height :, across * width :][:, :, :height, :width], (12, 6), mode="bilinear", align_corners=False)
+        for image in x
+        for down in range(factor)
+        for across in range(factor)
+    ]
+    torch.testing.assert_close(formation.split(x, factor), torch.cat(expected), rtol=1e-12, atol=1e-12)
+
+
+def test_every_stored_pixel_has_its_gradient() -> None:
+    """Weights of every shown pixel add up to 1, so those of all stored pixels to the number shown."""
+    pulled = grad(lambda x: formation.split(x, 2).sum())(images())
+    assert (pulled > 0).all()
+    assert float(pulled.sum()) == pytest.approx(formation.split(images(), 2).numel())
+
+
+def test_it_starts_from_tiles_of_the_right_class(problem: Problem) -> None:
+    x, y = formation.begin(problem, 2, "real", RNG, factor=2)
+    assert y.tolist() == [label for label in range(10) for _ in range(2)]
+    train, labels = problem.batch(torch.arange(problem.num_train))
+    small = interpolate(train, (4, 4), mode="bilinear", align_corners=False).flatten(1)  # at half the size: the mean of four
+    tiles = [image[:, down : down + 4, across : across + 4].flatten() for image in x for down in (0, 4) for across in (0, 4)]
+    for place, tile in enumerate(tiles):
+        near = (small - tile).abs().amax(1)
+        assert near.min() < 1e-12
+        assert int(labels[near.argmin()]) == int(y[place // 4])
+
+
+@every_method
+def test_a_step_is_that_of_the_shown_images_pulled_back(method: Any, problem: Problem) -> None:
+    """The loss equals that of the method without formation on the tiles; its gradient in them, pulled through `split`, is ours."""
+    state = method.init(problem, RNG("init"))
+    after, info = method.step(problem, state, RNG)
+    plain = replace(method, formation=1)
+    words = {"x": formation.split(state.learned.x, 2)}
+    if isinstance(method, KIP):
+        words["y"] = formation.repeat(state.learned.y, 2)
+    shown = plain.init(problem, RNG("init"))  # of the right kinds; what counts is put in
+    learned = shown.learned._replace(**words)
+    moments = type(learned)(*(start(part) for part in learned))
+    shown = shown._replace(learned=learned, moments=moments)
+    if not isinstance(method, KIP):
+        shown = shown._replace(y=formation.repeat(state.y, 2))
+    plain_after, plain_info = plain.step(problem, shown, RNG)
+    assert float(info.loss) == pytest.approx(float(plain_info.loss), rel=1e-10)
+    in_shown = plain_after.moments.x.first
+    pulled = grad(lambda x: (formation.split(x, 2) * in_shown).sum())(state.learned.x)
+    assert pulled.abs().max() > 1e-8
+    torch.testing.assert_close(after.moments.x.first, pulled, rtol=0, atol=1e-8 * float(pulled.abs().max()))
+
+
+@every_method
+def test_decoded_the_coreset_is_what_the_method_saw(method: Any, problem: Problem) -> None:
+    state, _ = method.step(problem, method.init(problem, RNG("init")), RNG)
+    coreset = method.coreset(problem, state)
+    assert len(coreset) == 10
+    assert coreset.provenance["formation"] == 2
+    whole = formation.decoded(problem, coreset)
+    assert len(whole) == 40
+    torch.testing.assert_close(problem.inputs(whole.x), formation.split(state.learned.x, 2), rtol=0, atol=1e-9)
+    assert torch.equal(whole.labels, coreset.labels.repeat_interleave(4))
+    assert whole.learned == coreset.learned
+    assert formation.decoded(problem, whole) is whole
+    log_probs = SGD(num_steps=2).fit(problem, whole, RNG)(problem.data.test.x[:5])
+    assert log_probs.isfinite().all()
+
+
+def _coreset(problem: Problem, factor: Any) -> Coreset:
+    return problem.chosen(torch.arange(4)).with_provenance(formation=factor)
+
+
+@pytest.mark.parametrize("factor", [0, -1, 2.0, "2", True])
+def test_a_provenance_without_sense_is_refused(problem: Problem, factor: Any) -> None:
+    with pytest.raises(ArtifactError, match="formation = "):
+        formation.decoded(problem, _coreset(problem, factor))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"factor": 3}, "does not divide the 8×8 images"),
+        ({"per_class": 100, "factor": 2}, "from 400 real ones, but the smallest class .* at most"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(problem: Problem, changes: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        formation.begin(problem, **{"per_class": 1, **changes}, kind="real", rng=RNG)
+    if changes["factor"] == 3:
+        with pytest.raises(ConfigError, match=message):
+            formation.decoded(problem, _coreset(problem, 3))
+
+
+def test_features_have_no_tiles(make_problem: Callable[..., Problem]) -> None:
+    with pytest.raises(ConfigError, match="has features of shape"):
+        formation.begin(make_problem(), 1, "real", RNG, factor=2)

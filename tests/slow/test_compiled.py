@@ -1,0 +1,79 @@
+"""Trajectory methods and chains compiled in pieces take the same steps, and compile each piece once, not once a use."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from pseudocore import setup as setups
+from pseudocore.core.compile import Stepper
+from pseudocore.core.problem import Problem
+from pseudocore.core.rng import Rng
+from pseudocore.core.tree import flatten
+from pseudocore.data import load
+from pseudocore.inference.hmc import HMC
+from pseudocore.methods.bpc_cd import BPCContrastiveDivergence
+from pseudocore.methods.bpc_fkl import BPCForwardKL
+from pseudocore.methods.bpc_rkl import BPCReverseKL
+from pseudocore.methods.bpc_w import BPCWasserstein
+from pseudocore.parts.experts import Resident
+from pseudocore.setup import Setup
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")]
+
+SHORT: dict[str, Any] = {"per_class": 1, "max_start": 2, "image_lr": 1.0}
+
+
+@pytest.fixture
+def problem(monkeypatch: pytest.MonkeyPatch) -> Problem:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # traced like for a GPU, run like on a CPU
+    bare = setups.build(Setup(model="convnet3", width=8, augment="flip"), load("digits"))
+    theta = bare.model.init(Rng(0), num=2)
+    return replace(bare, experts=Resident(theta[:, None] + 1e-2 * Rng(1).normal(2, 5, theta.shape[1]).cumsum(1)))
+
+
+def taken(step: Any, state: Any, problem: Problem, compile: Any) -> tuple[dict[str, torch.Tensor], int]:
+    """The state after three steps, and how many graphs were compiled."""
+    counters.clear()
+    stepper = Stepper(step, problem, compile, in_pieces=True)
+    for number in range(3):
+        state, _ = stepper(state, Rng(0)("step", number))
+    assert stepper.note == ""
+    return flatten(state), counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(BPCForwardKL, num_draws=3),
+        partial(BPCForwardKL, num_draws=4, draw_batch=2),
+        partial(BPCReverseKL, num_draws=3, batch_size=20),
+        BPCWasserstein,
+        BPCContrastiveDivergence,
+    ],
+    ids=["fkl", "fkl-batched", "rkl", "w", "cd"],
+)
+def test_methods(problem: Problem, make: Any) -> None:
+    graphs = []
+    for num_inner_steps in (2, 4):
+        method = make(num_inner_steps=num_inner_steps, **SHORT)
+        start = method.init(problem, Rng(0)("init"))
+        eager, none = taken(method.step, start, problem, "off")
+        compiled, num = taken(method.step, start, problem, "on")
+        assert none == 0
+        assert all(torch.allclose(compiled[name], value, rtol=1e-5, atol=1e-6) for name, value in eager.items())
+        graphs.append(num)
+    assert 0 < graphs[0] == graphs[1]
+
+
+def test_chains(problem: Problem) -> None:
+    bare, hmc = replace(problem, augment=None), HMC(num_chains=2, num_leapfrog=4, step_size=1e-3)
+    log_density = hmc.log_density(bare, bare.chosen(torch.arange(20)), Rng(0))
+    start = hmc.init(log_density, bare.model.init(Rng(0), num=2), Rng(0))
+    eager, _ = taken(lambda _, state, rng: hmc.step(log_density, state, rng), start, bare, "off")
+    compiled, num = taken(lambda _, state, rng: hmc.step(log_density, state, rng), start, bare, "on")
+    assert torch.allclose(compiled["theta"], eager["theta"], rtol=1e-5, atol=1e-6)
+    assert num == 1

@@ -1,0 +1,353 @@
+"""Bench: clocks and counters against what is known, plain steps against the methods' own, and a whole benchmark in small."""
+
+import json
+import math
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from pseudocore.bench import alone, lines, measure, plain, plan, requests, tasks, workload
+from pseudocore.bench.measure import Ceilings, CountingModel, Timing, Work
+from pseudocore.bench.requests import Measured, NotMeasuredError, Request
+from pseudocore.bench.workload import SMALL, Workload
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.parts.experts import Trainer, Training
+
+TINY = replace(SMALL, per_class=1, num_train=40, num_inner_steps=2, num_draws=2, batch_size=8, width=2)
+STEPPING = [entry.name for entry in methods if hasattr(entry.make, "step")]
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench.py"
+
+
+def asked(name: str, way: Any = "ours", size: Workload = TINY, **more: Any) -> Request:
+    return Request(name, way, size, "cpu", "auto", 0.0, **more)
+
+
+# --- counters ---------------------------------------------------------------------------------------------------------
+
+
+def work(act: Callable[[], object]) -> Work:
+    def take(_: int) -> None:
+        act()
+
+    return measure.counted(take, lambda: 0)
+
+
+def test_operations_and_bytes_of_a_product() -> None:
+    a, b = torch.ones(3, 5), torch.ones(5, 7)
+    assert work(lambda: a @ b)[:2] == (2 * 3 * 5 * 7, 4 * (3 * 5 + 5 * 7 + 3 * 7))
+
+
+def test_the_gradient_of_a_product_is_two_more() -> None:
+    x, weight = torch.ones(3, 5), torch.ones(5, 7)
+    both = work(lambda: grad(lambda x, weight: (x @ weight).sum(), argnums=(0, 1))(x, weight))
+    assert both.flop == 3 * 2 * 3 * 5 * 7
+
+
+def test_a_view_moves_nothing_and_a_table_only_what_is_looked_up() -> None:
+    table, index = torch.ones(1000, 4), torch.tensor([3, 5])
+    assert work(lambda: table[2:9].view(-1).unsqueeze(0)).bytes == 0
+    assert work(lambda: table[index]).bytes == 2 * (2 * 4 * 4) + 2 * 8
+    assert work(lambda: table.index_select(0, index)).bytes == 2 * (2 * 4 * 4) + 2 * 8
+    assert work(lambda: table[:, :1].expand(1000, 50) + 0.0).bytes == 4 * (1000 * 4 + 1000 * 50)
+    assert work(lambda: table.mul_(1.0)).bytes == 2 * 4 * 4000
+
+
+@pytest.mark.parametrize(
+    ("name", "images"),
+    [
+        ("bpc-fkl", 10 * (2 + 2 * 2)),  # M (L_u + 2 S)
+        ("bpc-cd", 10 * (2 + 2)),
+        ("bpc-w", 10 * 2 * 2),  # there, and back again
+        ("bpc-rkl", 10 * 2 + 2 * (10 + 8) + 2 * 10),
+        ("vbpc", 8 + 2 * 10),
+        ("inner-step", 10),
+        ("inner-step-and-back", 20),
+        ("image-gradient", 10),
+        ("leapfrog", 10),
+        ("real-batch", 8),
+        ("experts", 40),
+    ],
+)
+def test_images_are_counted_as_the_method_says(name: str, images: int) -> None:
+    found = requests._work(asked(name), problem := tasks.problem_of(name, TINY, "cpu"))
+    assert found.over(tasks.make(name, problem, TINY, "off").num_inside).images == images
+
+
+def test_operations_grow_in_proportion_to_inner_steps_and_draws() -> None:
+    def flop(num_inner_steps: int, num_draws: int) -> int:
+        size = replace(TINY, num_inner_steps=num_inner_steps, num_draws=num_draws, augment=False)
+        return requests._work(asked("bpc-fkl", size=size), tasks.problem_of("bpc-fkl", size, "cpu")).flop
+
+    inner, draw = flop(2, 1) - flop(1, 1), flop(1, 2) - flop(1, 1)
+    assert flop(4, 3) == 4 * inner + 3 * draw
+    assert inner > 0 < draw
+
+
+def test_several_thetas_are_as_many_passes() -> None:
+    problem = tasks.problem_of("inner-step", TINY, "cpu")
+    model = CountingModel(problem.model)
+    model.logits(problem.model.init(Rng(0), num=3), problem.batch(torch.arange(4))[0])
+    assert model.images == 12
+    assert model.num_parameters == problem.model.num_parameters
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Stands still but for what is told to take time."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(measure.time, "perf_counter", clock)
+    return clock
+
+
+def test_the_median_after_warming_up(clock: Clock) -> None:
+    seconds = iter([9.0, 1.0, 2.0, 4.0, 3.0])
+
+    def take(_: int) -> None:
+        clock.time += next(seconds)
+
+    found = measure.timed(take, torch.device("cpu"), seconds=1.0)
+    assert found == Timing(3000.0, 2000.0, 4000.0, 3, 9.0)
+    assert next(seconds, None) is None
+
+
+def test_short_steps_are_timed_together_and_never_one_number_twice(clock: Clock) -> None:
+    numbers = []
+
+    def take(number: int) -> None:
+        numbers.append(number)
+        clock.time += 0.01
+
+    found = measure.timed(take, torch.device("cpu"), seconds=0.55)
+    assert found.ms == pytest.approx(10)
+    assert found.num == 60
+    assert numbers == list(range(62))
+
+
+def test_ceilings_are_finite_and_above_what_any_step_does() -> None:
+    found = measure.ceilings(torch.device("cpu"), "float32")
+    assert 1e8 < found.matmul < 1e15
+    assert 1e8 < found.copy < 1e14
+
+
+# --- plain steps ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize("name", [name for name in plain.PLAIN if name in methods])
+def test_a_plain_step_makes_the_images_of_the_method(name: str, augment: bool) -> None:
+    size = replace(TINY, augment=augment, num_inner_steps=3, num_draws=3)
+    method = replace(workload.method_of(name, size), image_lr=1.0)
+    problem = workload.with_experts(replace(tasks.problem_of(name, size, "cpu"), dtype=torch.float64), method)
+    state = method.init(problem, Rng(0)("init"))
+    before = getattr(state, "images", state)
+    velocity = Rng(1).normal(*before.x.shape, dtype=torch.float64)
+    begin = before._replace(velocity=velocity)
+    after, _ = method.step(problem, state._replace(images=begin) if hasattr(state, "images") else begin, Rng(0)("step", 3))
+    ours = getattr(after, "images", after)
+    x, moved = plain.step(name, method, problem, plain._Network(problem), before.x, before.y, velocity, Rng(0)("step", 3))
+    assert (ours.x - before.x).abs().max() > 1e-5
+    torch.testing.assert_close(moved, ours.velocity, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(x, ours.x, rtol=1e-8, atol=1e-12)
+
+
+def test_plain_training_ends_where_an_expert_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem: Problem = replace(tasks.problem_of("experts", replace(TINY, num_train=300), "cpu"), dtype=torch.float64)
+    trainer = Trainer(problem, Training(), 0, compile="off")
+    begin = trainer.start([0])
+    networks: list[Any] = []
+
+    class Started(plain._Network):
+        def __init__(self, problem: Problem) -> None:
+            super().__init__(problem)
+            self.load(begin.theta[0])
+            networks.append(self)
+
+    monkeypatch.setattr(plain, "_Network", Started)
+    task = plain.make("experts", problem, TINY)
+    assert task.num_inside == 2
+    task.take(0)
+    after, _ = trainer.epoch([0], begin, 1)
+    theirs: Tensor = torch.nn.utils.parameters_to_vector(networks[0].parameters).detach()
+    assert (theirs - begin.theta[0]).abs().max() > 1e-5
+    torch.testing.assert_close(theirs, after.theta[0], rtol=1e-8, atol=1e-12)
+
+
+def test_there_is_no_plain_step_for_another_network() -> None:
+    assert plain.exists("bpc-fkl", TINY)
+    assert not plain.exists("vbpc", TINY)
+    assert not plain.exists("bpc-fkl", replace(TINY, model="mlp"))
+    assert not plain.exists("bpc-fkl", replace(TINY, norm="batch"))
+
+
+# --- everything -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*STEPPING, *tasks.PARTS])
+def test_everything_with_steps_can_be_timed(name: str) -> None:
+    found = requests.fulfil(asked(name, counting=True))
+    assert found.timing.low_ms <= found.timing.ms <= found.timing.high_ms
+    assert found.work is not None
+    assert found.work.bytes > 0
+    assert (found.work.flop > 0) == (name != "augment")
+
+
+def test_requests_and_measurements_travel_as_json() -> None:
+    request = asked("bpc-fkl", "plain", counting=True)
+    assert Request.from_json(json.loads(json.dumps(request.to_json()))) == request
+    for counted in (None, Work(1, 2, 3)):
+        found = Measured(Timing(1.0, 0.5, 2.0, 7, 0.1), 5, "note", counted)
+        assert Measured.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_a_process_of_its_own_tells_memory_and_what_went_wrong() -> None:
+    few, many = replace(SMALL, num_train=2000, per_class=1), replace(SMALL, num_train=2000, per_class=200)
+    with alone.apart() as ask:
+        small, large = (ask(asked("inner-step", size=size)).peak_mib for size in (few, many))
+        with pytest.raises(ConfigError, match="psvi"):
+            ask(asked("psvi", size=replace(TINY, model="convnet3")))
+        with pytest.raises(NotMeasuredError, match="KeyError"):
+            ask(asked("no-such-thing", "plain"))
+        assert ask(asked("augment")).timing.ms > 0
+    assert 0 <= small < 10 < large  # 2,000 images of 8×8 in 16 channels are 8 MiB, and a gradient keeps several of them
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements in this process, which is quicker."""
+
+    @contextmanager
+    def near() -> Iterator[Callable[[Request], Measured]]:
+        yield requests.fulfil
+
+    monkeypatch.setattr(plan, "apart", near)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_whole_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plan.KNOBS, "small", {"per_class": (1, 3), "num_draws": (2, 3), "num_train": (40, 80), "num_classes": (2, 60)})
+    told: list[Any] = []
+    tell: Any = dict.fromkeys(("on_ceilings", "on_row", "on_curve"), told.append)
+    document = plan.run(TINY, names=["bpc-cd", "last-layer"], growing=["vbpc"], commit="abc", **tell)
+    assert [type(one).__name__ for one in told] == ["Ceilings", "Row", "Row", "Curve", "Curve", "Curve"]
+    method, part = document["rows"]
+    assert (method["name"], method["kind"], part["name"], part["kind"]) == ("bpc-cd", "method", "last-layer", "part")
+    assert method["eager"] == method["ours"]  # on a CPU ours is the eager step
+    assert method["faster"] == pytest.approx(method["plain"]["ms"] / method["ours"]["ms"])
+    assert part["plain"] is None
+    per_second = 1000 / method["ours"]["ms"]
+    assert method["matmul_share"] == pytest.approx(per_second * method["flop"] / document["ceilings"]["matmul_flop_per_second"])
+    assert method["copy_share"] == pytest.approx(per_second * method["bytes"] / document["ceilings"]["copy_bytes_per_second"])
+    assert method["images_per_second"] == pytest.approx(per_second * 40)
+    assert [(curve["knob"], curve["values"]) for curve in document["growth"]] == [  # vbpc has no draws
+        ("per_class", [1, 3]), ("num_train", [40, 80]), ("num_classes", [2, 60])]  # fmt: skip
+    assert (document["failed"], document["not_reached"], document["commit"]) == ({}, [], "abc")
+    assert {"hardware", "versions", "date", "peak_mib_is", "workload"} <= set(document)
+
+
+@pytest.mark.usefixtures("here")
+def test_out_of_time_is_said() -> None:
+    document = plan.run(TINY, names=["vbpc"], growing=["vbpc"], seconds=-1.0)
+    assert document["rows"] == document["growth"] == []
+    assert document["not_reached"][:2] == ["vbpc", "vbpc at per_class 1"]
+    (line,) = lines.closing(document)
+    assert line.startswith("no time was left for vbpc, vbpc at per_class 1, ")
+
+
+def test_out_of_memory_is_one_measurement_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def scarce() -> Iterator[Callable[[Request], Measured]]:
+        def ask(request: Request) -> Measured:
+            if request.name == "vbpc":
+                raise NotMeasuredError("out of memory")
+            return requests.fulfil(request)
+
+        yield ask
+
+    monkeypatch.setattr(plan, "apart", scarce)
+    document = plan.run(TINY, names=["vbpc", "augment"], growing=[])
+    assert document["failed"] == {"vbpc": "out of memory"}
+    assert [row["name"] for row in document["rows"]] == ["augment"]
+    assert lines.closing(document) == ["failed: vbpc: out of memory"]
+
+
+def test_the_exponent_is_that_of_the_large_end() -> None:
+    assert plan.Curve("vbpc", "per_class", [1, 10, 40], [5.0, 5.0, 20.0], [1, 1, 1]).exponent == pytest.approx(1.0)
+    assert plan.Curve("vbpc", "per_class", [1, 10], [1.0, 1000.0], [1, 1]).exponent == pytest.approx(3.0)
+    assert plan.Curve("vbpc", "per_class", [1], [1.0], [1]).exponent is None
+
+
+def test_a_row_as_a_line() -> None:
+    ours = Measured(Timing(2.0, 1.0, 3.0, 9, 0.1), 12, "running eagerly", Work(10**9, 10**7, 100))
+    beside = ours._replace(timing=ours.timing._replace(ms=8.0))
+    line = lines.of_row(plan.Row("bpc-fkl", ours, None, beside, Ceilings(1e12, 1e10)))
+    assert line.split() == ["bpc-fkl", "2", "8", "4.00×", "50000", "500", "50.0%", "50.0%", "12", "(running", "eagerly)"]
+    assert len(lines.HEADER) == len(line.partition("  (")[0])
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "growing", "complaint"),
+    [
+        (["bpc-flk"], [], r"nothing to time is called 'bpc-flk'; did you mean 'bpc-fkl'\?"),
+        (["leapfrogs"], [], r"did you mean 'leapfrog'\?"),
+        (["herding"], [], "'herding' selects at once"),
+        ([], ["augment"], "growth is measured for methods, and 'augment' is a part"),
+    ],
+)
+def test_names_that_cannot_be_timed(names: list[str], growing: list[str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        plan.run(TINY, names=names, growing=growing)
+
+
+def test_a_workload_must_hold_its_points() -> None:
+    with pytest.raises(ConfigError, match="num_train is 40; it must be at least 50"):
+        replace(TINY, per_class=5)
+
+
+def test_more_points_take_more_training_images() -> None:
+    assert plan._sized(TINY, {"per_class": 50}).num_train == 500
+    assert plan._sized(TINY, {"num_train": 70}).num_train == 70
+
+
+# --- the script -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("here")
+def test_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = [part for name in ("per_class", "num_inner_steps") for part in ("--set", f"{name}=1")]
+    words = ["--out", tmp_path / "b.json", "--methods", "bpc-cd", "--parts", "--growth", "--commit", "abc", "--device", "cpu", *sizes]
+    monkeypatch.setattr(sys, "argv", ["bench.py", *map(str, words), "--set", "augment=false", "--set", "shape=digits"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("this machine at best")
+    assert said[1] == lines.HEADER
+    assert said[2].startswith("bpc-cd ")
+    kept = json.loads((tmp_path / "b.json").read_text())
+    assert (kept["commit"], kept["workload"]["augment"], kept["workload"]["per_class"]) == ("abc", False, 1)
+    assert math.isfinite(kept["rows"][0]["ours"]["ms"])
