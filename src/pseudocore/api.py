@@ -19,6 +19,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Inference, Method, Predict, Selector
 from pseudocore.data import load as load_data
 from pseudocore.evaluation.metrics import Metrics
+from pseudocore.parts.formation import decoded
 from pseudocore.setup import Reduction, Setup, build_problem, resolved, words_of
 from pseudocore.store.artifact import load_coreset
 from pseudocore.store.manifest import versions
@@ -93,7 +94,7 @@ def infer(
     """Predictions from a coreset: a function from raw inputs (uint8 images or floats in pixel units) to log-probabilities."""
     problem = problem or build_problem(coreset)
     problem.check_fits(coreset)
-    return _inference(inference, options).fit(problem, coreset, Rng(seed)("infer"))
+    return _inference(inference, options).fit(problem, decoded(problem, coreset), Rng(seed)("infer"))
 
 
 def evaluate(
@@ -136,7 +137,7 @@ def evaluate(
         problem = build_problem(coreset, data, device=device, **dict(setup or {}))
         foreign = load_data(ood) if isinstance(ood, str | Path) else ood
         extras = Extras(severities, foreign, num_robust, published, landscape)
-        found = assess(way, problem, coreset, range(first_seed, first_seed + seeds), extras, on_seed)
+        found = assess(way, problem, decoded(problem, coreset), range(first_seed, first_seed + seeds), extras, on_seed)
     return {
         "inference": inferences.name_of(way),
         "options": config.to_dict(way),

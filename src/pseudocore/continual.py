@@ -19,6 +19,7 @@ from pseudocore import setup as setups
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
+from pseudocore.parts.formation import decoded
 
 __all__ = ["Stage", "continual", "join", "restrict", "split_classes"]
 
@@ -98,10 +99,11 @@ def join(memory: Coreset | None, new: Coreset, *, offset: int) -> Coreset:
 
 def _reduce(reduction: api.Reduction, data: Dataset, device: str) -> Coreset:
     own = replace(reduction, setup=replace(reduction.setup, experts=None))  # experts of all classes know nothing of some
-    outcome = api.run_reduction(own, setups.build(own.setup, data, device=device))
+    problem = setups.build(own.setup, data, device=device)
+    outcome = api.run_reduction(own, problem)
     if outcome.status != "finished":
         raise RunError(f"the reduction of {data.name} {outcome.status}: {outcome.reason}")
-    return outcome.coreset
+    return decoded(problem, outcome.coreset)  # memories of several stages are one, and have one provenance
 
 
 def _words(reduction: api.Reduction) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pseudocore.bench import lines, plan, requests
+from pseudocore.bench import lines, measure, plan, requests
 
 SIZES = "--ipc 1 --num-train 60 --width 2 --num-inner-steps 1 --num-draws 2 --batch-size 8 --device cpu"
 
@@ -23,6 +23,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         yield requests.fulfil
 
     monkeypatch.setattr(plan, "apart", near)
+    monkeypatch.setattr(measure, "LEAST_SECONDS", 1e-3)
+    monkeypatch.setattr(measure, "FEWEST", 1)
+    monkeypatch.setattr(plan, "PATIENCE", {"row": 0.0, "point": 0.0})
+    monkeypatch.setattr(measure, "ceilings", lambda *_: measure.Ceilings(1e10, 1e9))
     monkeypatch.setitem(plan.KNOBS, "small", {"per_class": (1, 2), "num_draws": (2, 3)})
 
 
@@ -60,7 +64,7 @@ def test_what_there_was_no_time_for_is_said(done: Callable[[str], Any]) -> None:
     [
         ("--method bpc-flk", r"nothing to time is called 'bpc-flk'; did you mean 'bpc-fkl'\?"),
         ("--method herding", "'herding' selects at once"),
-        ("--ipc 0 --width -1", r"bench: per_class = 0 must be at least 1; width = -1 must be at least 1"),
+        ("--ipc 0 --width -1", r"bench: per_class.* = 0 must be at least 1; width = -1 must be at least 1"),
         ("--num-classes 2000", "10 points for each of 2000 classes were asked for, but num_train is 1437; it must be at least 20000"),
         ("--model nope", "unknown model 'nope'"),
         ("--seconds 0", r"(?i)invalid value .*0.* for --seconds"),

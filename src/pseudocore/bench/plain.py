@@ -71,8 +71,10 @@ class _Network:
         self.fast = problem.fast
 
     def load(self, theta: Tensor) -> None:
+        parts = torch.split(theta, [parameter.numel() for parameter in self.parameters])
         with torch.no_grad():
-            torch.nn.utils.vector_to_parameters(theta, self.parameters)
+            for parameter, part in zip(self.parameters, parts, strict=True):
+                parameter.copy_(part.view_as(parameter))
 
     def loss(self, x: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
         with self.fast():

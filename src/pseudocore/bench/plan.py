@@ -51,6 +51,10 @@ ROWS_SHARE = 0.7
 """Of the time that is given, as long as there are curves to measure in the rest."""
 
 
+PATIENCE = {"row": 0.6, "point": 0.2}
+"""Seconds to read the clock for, for a row or a point of a curve; slow steps take longer, as some readings are always made."""
+
+
 class Row(NamedTuple):
     """A method or part, run in every way there is."""
 
@@ -199,7 +203,7 @@ class _Session:
         if time.monotonic() > self.end:
             self.not_reached.append(title)
             return None
-        counting, patience = way == "ours" and not changes, 0.2 if changes else 0.6
+        counting, patience = way == "ours" and not changes, PATIENCE["point" if changes else "row"]
         request = Request(name, way, _sized(self.workload, changes), self.device, self.compile, patience, counting)
         try:
             return self.ask(request)

@@ -59,6 +59,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         config.check(self)
+        if self.model is not None:
+            models[self.model]  # refuses an unknown name
         if self.num_train < self.num_classes * self.per_class:
             raise ConfigError(
                 f"{self.per_class} points for each of {self.num_classes} classes were asked for, but num_train is {self.num_train}; "

@@ -48,6 +48,7 @@ from pseudocore.parts import gaussian, pool
 from pseudocore.parts.adam import adam, cosine, start
 from pseudocore.parts.initial import Initial, initial_inputs
 from pseudocore.parts.pool import Pool
+from pseudocore.parts.regression import centred
 
 __all__ = ["VBPC", "FRePo"]
 
@@ -153,7 +154,7 @@ class FRePo(Settings):
         posterior = gaussian.fit(features, learned.y, ridge=self.ridge, prior_variance=1e-6)
         mean, _ = gaussian.predict(posterior, real_features)
         log_probs = (learned.log_scale.exp() * mean.detach()).log_softmax(1)
-        squared_error = pool.mean_squared_error(mean, _centred(y, problem, mean.dtype))
+        squared_error = pool.mean_squared_error(mean, centred(y, problem.num_classes, mean.dtype))
         return squared_error - label_log_likelihood(log_probs, y).mean(), log_probs  # D2
 
 
@@ -163,7 +164,7 @@ Loss = Callable[[Problem, Learned, Tensor, Tensor, Tensor], tuple[Tensor, Tensor
 def _init(method: Settings, prior_variance: float, problem: Problem, rng: Rng) -> State:
     x, y = initial_inputs(problem, method.per_class, method.initial, rng("images"))
     numbers = torch.tensor([method.logit_scale, prior_variance], dtype=problem.dtype, device=problem.device).log()
-    learned = Learned(x, _centred(y, problem, x.dtype), numbers[0], numbers[1])
+    learned = Learned(x, centred(y, problem.num_classes, x.dtype), numbers[0], numbers[1])
     networks = pool.fill(problem, rng("pool"), size=method.pool_size, max_age=method.max_age)
     return State(learned, learned, Learned(*map(start, learned)), networks, torch.zeros((), dtype=x.dtype, device=x.device))  # type: ignore[arg-type]
 
@@ -217,7 +218,3 @@ def _coreset(method: Settings, problem: Problem, state: State) -> Coreset:
     weight = torch.ones(len(kept.y), dtype=kept.y.dtype)
     return Coreset(problem.pixels(kept.x).cpu(), kept.y.cpu(), weight, provenance={"posterior": numbers})
 
-
-def _centred(y: Tensor, problem: Problem, dtype: torch.dtype) -> Tensor:
-    classes = torch.arange(problem.num_classes, device=y.device)
-    return (y.unsqueeze(1) == classes).to(dtype) - 1 / problem.num_classes
