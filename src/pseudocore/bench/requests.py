@@ -69,11 +69,11 @@ def fulfil(request: Request) -> Measured:
     """The measurement, made here and now."""
     try:
         if request.device == "cpu":  # the code of what is called counts as memory from when it is first called
-            tiny = _tiny(request.workload)
-            _task(request, tasks.problem_of(request.name, tiny, "cpu"), tiny).take(0)
+            tiny = request._replace(workload=_tiny(request.workload), compile="off")
+            _task(tiny, tasks.problem_of(tiny.name, tiny.workload, "cpu")).take(0)
         problem = tasks.problem_of(request.name, request.workload, request.device)
         memory = measure.Memory(problem.device)
-        task = _task(request, problem, request.workload)
+        task = _task(request, problem)
         timing = measure.timed(task.take, problem.device, seconds=request.seconds)
         peak, note, num = memory.peak(), task.note(), task.num_inside
         del task  # a captured graph holds memory
@@ -88,10 +88,10 @@ def _tiny(workload: Workload) -> Workload:
     return replace(workload, **cast(dict[str, Any], sizes))
 
 
-def _task(request: Request, problem: Problem, workload: Workload) -> tasks.Task:
+def _task(request: Request, problem: Problem) -> tasks.Task:
     if request.way == "plain":
-        return plain.make(request.name, problem, workload)
-    return tasks.make(request.name, problem, workload, request.compile if request.way == "ours" else "off")
+        return plain.make(request.name, problem, request.workload)
+    return tasks.make(request.name, problem, request.workload, request.compile if request.way == "ours" else "off")
 
 
 def _work(request: Request, problem: Problem) -> Work:

@@ -73,11 +73,16 @@ def make(name: str, problem: Problem, workload: Workload, compile: Compile) -> T
     if name in PARTS:
         return PARTS[name](problem, workload, compile)
     method = workloads.method_of(name, workload)
-    return _stepping(problem, method.step, method.init(problem, Rng(0)("init")), compile, num_steps=method.num_steps)
+    state, in_pieces = method.init(problem, Rng(0)("init")), getattr(method, "in_pieces", False)
+    return _stepping(problem, method.step, state, compile, num_steps=method.num_steps, in_pieces=in_pieces)
 
 
-def _stepping(problem: Problem, step: Step, state: Any, compile: Compile, *, num_inside: int = 1, num_steps: int = 0) -> Task:
-    stepper, rng = Stepper(step, problem, compile, num_steps), Rng(0)
+def _stepping(
+    problem: Problem, step: Step, state: Any, compile: Compile, *, num_inside: int = 1, num_steps: int = 0, in_pieces: bool | None = None
+) -> Task:
+    """Steps from `state`, compiled in pieces, unless told, if they do one thing several times."""
+    in_pieces = num_inside > 1 if in_pieces is None else in_pieces
+    stepper, rng = Stepper(step, problem, compile, num_steps, in_pieces=in_pieces), Rng(0)
 
     def take(number: int) -> None:
         nonlocal state

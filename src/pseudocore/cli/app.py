@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from cyclopts import App
 
 from pseudocore import __version__
-from pseudocore.cli import bench, continual, evaluate, experts, listing, reduce, testbed
+from pseudocore.cli import bench, continual, evaluate, experts, listing, reduce, table, testbed
 from pseudocore.cli.demo import demo
 
 __all__ = ["make_app"]
@@ -23,7 +23,7 @@ def make_app(tokens: Sequence[str]) -> App:
     app.command(demo)
     app.command(listing.methods)
     app.command(listing.data)
-    for verb in (experts, reduce, evaluate, continual, testbed, bench):
+    for verb in (experts, reduce, evaluate, continual, testbed, bench, table):
         app.command(verb.make_app(tokens[1:] if tokens[:1] == [verb.NAME] else []))
     for command in (listing.compare, listing.report, listing.export):
         app.command(command)

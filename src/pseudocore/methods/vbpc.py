@@ -217,4 +217,3 @@ def _coreset(method: Settings, problem: Problem, state: State) -> Coreset:
     }
     weight = torch.ones(len(kept.y), dtype=kept.y.dtype)
     return Coreset(problem.pixels(kept.x).cpu(), kept.y.cpu(), weight, provenance={"posterior": numbers})
-

@@ -44,15 +44,16 @@ def title(table: str) -> str:
 def cells(table: str, presets: Iterable[str] = ()) -> tuple[Cell, ...]:
     """The cells of a table; a paper known from its summary alone also has those of `presets` that are named after it."""
     if table == own.NAME:
-        return tuple(
-            Cell(table, f"{budget}-{method}", own.NAME, own.model(method), budget, method, "") for method, budget in own.methods_and_budgets()
-        )
+        rows = own.methods_and_budgets()
+        return tuple(Cell(table, f"{budget}-{method}", own.NAME, own.model(method), budget, method, "") for method, budget in rows)
     if table not in table_names():
         raise ConfigError(f"unknown table {table!r}{did_you_mean(table, table_names())} (known: {', '.join(table_names())})")
-    found = _printed_cells(table)
-    if table in PAPERS:
-        found += tuple(_of_preset(table, name) for name in presets if name.startswith(f"{table}/"))
-    return tuple({cell.name: cell for cell in reversed(found)}.values())[::-1]
+    found = {cell.name: cell for cell in _printed_cells(table)}
+    for name in presets if table in PAPERS else ():
+        if name.startswith(f"{table}/"):
+            unprinted = _of_preset(table, name)
+            found.setdefault(unprinted.name, unprinted)
+    return tuple(found.values())
 
 
 def matching(found: Sequence[Cell], pattern: str | None) -> list[Cell]:

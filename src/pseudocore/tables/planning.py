@@ -1,0 +1,104 @@
+"""Before anything is run: which cells are done, which can be run, at what cost, and why the others cannot."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.registry import did_you_mean
+from pseudocore.data import available, load
+from pseudocore.store.manifest import hardware
+from pseudocore.tables.cells import Cell
+from pseudocore.tables.recipes import Missing, Recipe, changed, find_recipe
+from pseudocore.tables.results import FINISHED, Result, settings, stored
+
+__all__ = ["Planned", "make_plan", "refuse_if_idle"]
+
+
+class Planned(NamedTuple):
+    cell: Cell
+    recipe: Recipe | None
+    result: Result | None
+    """What is stored of it, with these settings or others."""
+    done: bool
+    """Whether what is stored has these very settings."""
+    obstacle: str
+    """Why it cannot be run; empty when it can."""
+
+    @property
+    def to_run(self) -> bool:
+        return not self.done and not self.obstacle
+
+    @property
+    def seconds(self) -> float | None:
+        """What it took when it was last run on this hardware."""
+        known = self.result is not None and self.result.status == FINISHED and self.result.hardware == hardware()
+        return self.result.seconds if known and self.result is not None else None
+
+    @property
+    def estimate(self) -> str:
+        if self.seconds is not None:
+            return f"{self.seconds:.0f} s when last run here"
+        return "cost unknown" if self.recipe is None or not self.recipe.cost else f"its preset says {self.recipe.cost}"
+
+
+def make_plan(
+    cells: Sequence[Cell],
+    presets: Mapping[str, Path],
+    out: Path,
+    *,
+    seeds: int,
+    severities: Sequence[int] = (),
+    changes: Mapping[str, Any] | None = None,
+) -> list[Planned]:
+    """What is to be done about some cells of one table; reads results, runs nothing."""
+    found = {cell.name: find_recipe(cell, presets) for cell in cells}
+    recipes = {name: changed(one, changes or {}) for name, one in found.items() if isinstance(one, Recipe)}
+    _refuse_idle_changes(changes or {}, recipes)
+    results = stored(out, cells, recipes)
+    at_hand = functools.cache(_why_not)
+    plan = []
+    for cell in cells:
+        recipe, result = recipes.get(cell.name), results.get(cell.name)
+        if recipe is None:
+            missing = found[cell.name]
+            plan.append(Planned(cell, None, result, False, missing.reason if isinstance(missing, Missing) else ""))
+            continue
+        same = result is not None and result.status == FINISHED and result.settings == settings(recipe, seeds, severities)
+        plan.append(Planned(cell, recipe, result, same, "" if same else at_hand(_data(recipe))))
+    return plan
+
+
+def refuse_if_idle(plan: Sequence[Planned]) -> None:
+    """Refuse a plan of which nothing is done and nothing can be run, by its first obstacle."""
+    if any(not one.obstacle for one in plan):
+        return
+    error = DataError if plan[0].recipe is not None else ConfigError
+    rest = f" (as one of {len(plan)} cells that cannot be run)" if len(plan) > 1 else ""
+    raise error(f"{plan[0].cell.name}: {plan[0].obstacle}{rest}")
+
+
+def _refuse_idle_changes(changes: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> None:
+    applied = {name for recipe in recipes.values() for name in recipe.changes}
+    if recipes and (idle := [name for name in changes if name not in applied]):
+        known = {*(name for recipe in recipes.values() for name in recipe.table["options"]), "setup.width", "evaluate.num_steps"}
+        raise ConfigError(
+            f"no cell here has an option {idle[0]!r}{did_you_mean(idle[0], known)}; "
+            "--set takes options of the methods, setup.NAME and evaluate.NAME"
+        )
+
+
+def _data(recipe: Recipe) -> str:
+    return str(recipe.table.get("data") or recipe.table["setup"]["data"])
+
+
+def _why_not(data: str) -> str:
+    """Why a data set cannot be used, in the words of whoever looked for it; empty when it is here."""
+    if any(one.name == data and one.where is not None for one in available()):
+        return ""
+    try:
+        load(data)
+    except DataError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,118 @@
+"""What came out of a cell: one JSON file, `<out>/<table>/<cell>.json`, whole or not there.
+
+Files that `benchmarks/presets.py` has written into a table's folder are read too: they have one protocol and no schema.
+"""
+
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pseudocore.core.errors import ArtifactError
+from pseudocore.store import strict_json
+from pseudocore.store.files import writing
+from pseudocore.store.manifest import hardware, now, versions
+from pseudocore.tables.cells import Cell
+from pseudocore.tables.recipes import TRUE, Recipe
+
+__all__ = ["FAILED", "FINISHED", "SCHEMA", "Result", "commit", "keep", "settings", "stored"]
+
+SCHEMA = 1
+"""Version of the file's layout; a reader refuses any other."""
+
+FINISHED, FAILED = "finished", "failed"
+_KIND = "pseudocore table cell"
+
+
+@dataclass(frozen=True)
+class Result:
+    table: str
+    cell: str
+    preset: str
+    settings: Mapping[str, Any]
+    """All that decides the numbers; a cell is run again when it changes."""
+    status: str
+    reason: str = ""
+    """Why it failed."""
+    evaluations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By protocol, or by inference in a table of our own: inference, options, model, metrics {mean, sd}, per_seed, cost."""
+    num_coresets: int = 0
+    num: int = 0
+    """Measurements behind every mean."""
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    """Of making the coresets: seconds and peak memory by stage."""
+    seconds: float = 0.0
+    """Wall time of the cell in all."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Where it was told to differ from the preset."""
+    note: str = ""
+    commit: str | None = None
+    hardware: str = field(default_factory=hardware)
+    versions: Mapping[str, str] = field(default_factory=versions)
+    date: str = field(default_factory=now)
+
+
+def settings(recipe: Recipe, seeds: int, severities: Iterable[int]) -> dict[str, Any]:
+    """All that decides the numbers of a cell, as a file would give it back."""
+    ways = {name: way._asdict() for name, way in recipe.ways.items()}
+    found = {"config": recipe.table, "ways": ways, "experts": recipe.experts, "seeds": seeds, "severities": list(severities)}
+    decoded: dict[str, Any] = strict_json.decode(strict_json.encode(found))
+    return decoded
+
+
+def keep(out: Path, result: Result) -> Path:
+    """Write a result in place of an earlier one, atomically."""
+    path = out / result.table / f"{result.cell}.json"
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    strict_json.write(path, {"kind": _KIND, "schema": SCHEMA, **asdict(result)})
+    return path
+
+
+def stored(out: Path, cells: Iterable[Cell], recipes: Mapping[str, Recipe]) -> dict[str, Result]:
+    """The results there are for some cells of one table, by the cell's name; a file of another schema is refused."""
+    found, folders = {}, set()
+    for cell in cells:
+        folders.add(out / cell.table)
+        if (path := out / cell.table / f"{cell.name}.json").is_file():
+            found[cell.name] = _read(path)
+    names = {recipe.preset: name for name, recipe in recipes.items()}
+    for path in sorted(path for folder in folders for path in folder.glob("*.json")):
+        older = strict_json.read(path) if path.stem not in found else {}
+        if older.get("evaluated_on") == "test" and (name := names.get(str(older.get("preset")))) is not None:
+            found.setdefault(name, _of_preset_run(older, path.parent.name, name))
+    return found
+
+
+def commit() -> str | None:
+    """Of the checkout this code runs from, `+changes` when it has some; nothing where there is no git or no checkout."""
+    here = ["git", "-C", str(Path(__file__).resolve().parent)]
+    try:
+        head = subprocess.run([*here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        dirty = subprocess.run([*here, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{head}+changes" if dirty else head
+
+
+def _read(path: Path) -> Result:
+    document = strict_json.read(path)
+    if document.pop("kind", None) != _KIND:
+        raise ArtifactError(f"{path} is not a result of pseudocore table; move it away, or choose another --out")
+    if (schema := document.pop("schema", None)) != SCHEMA:
+        raise ArtifactError(f"{path} is of schema {schema}, and this pseudocore reads {SCHEMA}; move it away, or choose another --out")
+    try:
+        return Result(**document)
+    except TypeError as error:
+        raise ArtifactError(f"{path} is damaged: its entries are not those of schema {SCHEMA} ({error})") from error
+
+
+def _of_preset_run(document: Mapping[str, Any], table: str, cell: str) -> Result:
+    evaluation = document["evaluation"]
+    cost = {"reduce": {"seconds": document["distillation_seconds"], "peak_mib": document["peak_memory_mib"]}}
+    return Result(
+        table, cell, document["preset"], {"config": document["config"]}, FINISHED, "", {TRUE: evaluation}, 1, evaluation["seeds"], cost,
+        document["distillation_seconds"] + evaluation["seconds"], note=str(document.get("caveat", "")), commit=document["commit"],
+        hardware=document["hardware"], versions=document["versions"], date=document["date"],
+    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""Running one cell: its coresets, then every way of using them. What several cells share is made once and kept in the work folder.
+
+A coreset is a RUN folder named by a digest of its configuration, so cells that use one coreset in several ways make it once, and a
+cell that was killed goes on at its checkpoint. Experts are a buffer for every data set, network, preprocessing, augmentation and loss;
+networks that selectors look through are on the user's shelf. A selector chooses anew for every seed and one network is fitted to each
+choice; any other coreset is made once, with seed 0, and a network is fitted for every seed.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pseudocore import api
+from pseudocore import setup as setups
+from pseudocore.core import config, cost
+from pseudocore.core.errors import PseudocoreError, RunError
+from pseudocore.core.problem import Problem
+from pseudocore.core.types import Coreset
+from pseudocore.evaluation.metrics import spreads
+from pseudocore.setup import Reduction, Setup
+from pseudocore.store import strict_json
+from pseudocore.store.experts import ExpertFolder
+from pseudocore.store.runs import Run
+from pseudocore.tables.cells import Cell
+from pseudocore.tables.recipes import Recipe
+from pseudocore.tables.results import FAILED, FINISHED, Result, settings
+
+__all__ = ["Workshop"]
+
+_KEPT = ("inference", "options", "model", "data", "warnings", "chosen")
+_OF_EXPERTS = ("model", "width", "depth", "norm", "init", "preprocess", "augment", "siamese", "precision")
+"""Words of a setup that decide what experts are."""
+
+OnLog = Callable[[int, dict[str, float]], None]
+
+
+@dataclass
+class Workshop:
+    """Where cells are run, and how."""
+
+    folder: Path
+    """For coresets and experts."""
+    seeds: int = 3
+    severities: Sequence[int] = ()
+    device: str = "auto"
+    commit: str | None = None
+    _problems: dict[Setup, Problem] = field(default_factory=dict)
+
+    def run(self, cell: Cell, recipe: Recipe, on_log: OnLog = lambda step, values: None) -> Result:
+        """The result of a cell; a failure that has a sentence is one too. Ctrl-C goes on upwards."""
+        began = time.monotonic()
+        about: dict[str, Any] = {
+            "table": cell.table, "cell": cell.name, "preset": recipe.preset, "changes": dict(recipe.changes), "commit": self.commit,
+            "settings": settings(recipe, self.seeds, self.severities),
+        }  # fmt: skip
+        try:
+            found = self._measured(recipe, on_log)
+        except PseudocoreError as error:
+            return Result(**about, status=FAILED, reason=str(error), seconds=round(time.monotonic() - began, 3))
+        return Result(**about, **found, status=FINISHED, seconds=round(time.monotonic() - began, 3))
+
+    def _measured(self, recipe: Recipe, on_log: OnLog) -> dict[str, Any]:
+        is_selector = hasattr(Reduction.from_config(recipe.table).method, "select")
+        num_coresets, num_networks = (self.seeds, 1) if is_selector else (1, self.seeds)
+        found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in recipe.ways}
+        costs: cost.Costs = {}
+        for seed in range(num_coresets):
+            coreset, problem, spent = self._coreset(recipe, seed, on_log)
+            costs = cost.combined(costs, spent)
+            for name, way in recipe.ways.items():
+                options: dict[str, Any] = {
+                    "setup": way.setup,
+                    "severities": tuple(self.severities),
+                    "published": way.published,
+                    **way.options,
+                }
+                numbers: dict[str, Any] = {"seeds": num_networks, "first_seed": seed, "device": self.device}
+                found[name].append(api.evaluate(coreset, problem.data, inference=way.inference, **numbers, **options))
+        evaluations = {name: _pooled(several) for name, several in found.items()}
+        return {"evaluations": evaluations, "num_coresets": num_coresets, "num": self.seeds, "cost": cost.to_table(costs)}
+
+    def _coreset(self, recipe: Recipe, seed: int, on_log: OnLog) -> tuple[Coreset, Problem, cost.Costs]:
+        reduction = Reduction.from_config({**recipe.table, "seed": seed})
+        problem = self._problem(reduction.setup)
+        if hasattr(reduction.method, "expert_epochs"):
+            problem = replace(problem, experts=self._experts(reduction, problem, recipe.experts))
+        settled = api.resolved(reduction, problem)
+        name = _digest({"config": settled.to_config(), "experts": recipe.experts, "data": problem.data.fingerprint})
+        with Run.create(self.folder / "runs" / name, settled.to_config(), resume=True) as folder:
+            if not folder.finished:
+                outcome = api.run_reduction(settled, problem, folder, on_log=on_log)
+                if outcome.status == "interrupted":
+                    raise KeyboardInterrupt
+                if outcome.status != "finished":
+                    raise RunError(f"{recipe.table['method']} {outcome.status}: {outcome.reason}")
+            return folder.coreset(), problem, cost.from_table(folder.manifest.get("cost") or {})
+
+    def _problem(self, setup: Setup) -> Problem:
+        """Of this setup; the latest is kept, for the next cell is often like it, and its data for one that is not quite."""
+        if setup not in self._problems:
+            loaded = next((problem.data for known, problem in self._problems.items() if known.data == setup.data), None)
+            self._problems.clear()
+            self._problems[setup] = setups.build(setup, loaded, device=self.device)
+        return self._problems[setup]
+
+    def _experts(self, reduction: Reduction, problem: Problem, training: Mapping[str, Any]) -> Any:
+        """From the buffer of this setup and loss, filled as far as the method needs."""
+        method = reduction.method
+        words = {name: value for name, value in config.to_dict(reduction.setup).items() if name in _OF_EXPERTS}
+        words |= {**training, "loss": getattr(method, "expert_loss", "cross-entropy")}
+        name = _digest({**words, "num": method.num_experts, "data": problem.data.fingerprint})
+        path = self.folder / "experts" / name
+        api.experts(problem.data, out=path, num=method.num_experts, epochs=method.expert_epochs, device=self.device, **words)
+        return ExpertFolder.open(path).mapped(problem)
+
+
+def _pooled(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several evaluations that differ in their seeds, as one."""
+    per_seed = [row for one in found for row in one["per_seed"]]
+    costs: cost.Costs = {}
+    for one in found:
+        costs = cost.combined(costs, cost.from_table(one["cost"]))
+    return {
+        **{name: found[0][name] for name in _KEPT if name in found[0]},
+        "metrics": spreads([{name: value for name, value in row.items() if name != "seed"} for row in per_seed]),
+        "per_seed": per_seed,
+        "cost": cost.to_table(costs),
+    }
+
+
+def _digest(what: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(strict_json.encode(what, sort_keys=True).encode(), digest_size=10).hexdigest()
