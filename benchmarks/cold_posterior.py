@@ -33,7 +33,7 @@ PUBLISHED: dict[int, dict[str, float]] = {
 """By points per class from this many on; λ is written as `prior_scale` = 1/√(2λ)."""
 
 QUIRKS: dict[str, Any] = {
-    "prior": "unsquared", "init_scale": 0.1, "temperature": 1.0, "num_chains": 1, "target_accept": 0.0, "jitter": 0.0,
+    "prior": "unsquared", "mass": "equal", "init_scale": 0.1, "temperature": 1.0, "num_chains": 1, "target_accept": 0.0, "jitter": 0.0,
     "flip_kinetic": True, "mismatched_momentum": True,
 }  # fmt: skip
 
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--burn", type=int, default=100)
     parser.add_argument("--leapfrog", type=int, default=20)
     parser.add_argument("--chains", type=int, default=4)
-    parser.add_argument("--step-size", type=float, default=0.003, help="first guess")
+    parser.add_argument("--step-size", type=float, default=0.02, help="first guess")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, coreset in coresets(arguments):

@@ -77,6 +77,7 @@ class Stepper:
         if self._graph is not None:
             return self._graph.replay(state, rng)
         if self._compile and not self._tried:
+            state = clone(state)  # parts of a first state may be one tensor, those of later ones never are: it would be compiled twice
             self._try_to_compile(state, rng)
         if self._warm_up == 0:
             return self._now(state, rng)
@@ -108,7 +109,7 @@ class Stepper:
             if not self._in_pieces:
                 recorded = _record(self._step, self._problem, state, rng)
                 self._replayable = recorded._replace(step=torch.compile(recorded.step, fullgraph=True, dynamic=False))
-            self._now(clone(state), rng)
+            self._now(state, rng)
         except Exception as error:  # torch raises many kinds here, none of which should end a run that can do without
             self._replayable, self._compile = None, False
             self.note = f"not compiled: {_first_line(error)}"

@@ -6,12 +6,12 @@ draws that outlives the process, a chain that is killed and run again makes the 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
 from pseudocore.core.config import Count, Positive, Range, Whole
-from pseudocore.core.errors import RunError
+from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.loop import Checkpoints, drive
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
@@ -20,7 +20,7 @@ from pseudocore.inference.density import LogPrior, Prior, log_prior
 from pseudocore.inference.draws import Draws, MemoryDraws
 from pseudocore.inference.predict import Predictive
 
-__all__ = ["ChainSampler", "ChainSettings", "prior_of", "sample", "start"]
+__all__ = ["ChainSampler", "ChainSettings", "Units", "prior_of", "sample", "start"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,28 @@ class ChainSampler(Protocol):
         """What would work when the chain has run away to infinity."""
 
 
+class Units(NamedTuple):
+    """What parameters are measured in: from the centre of their prior, in its scale for their layer."""
+
+    centre: Tensor  # (parameters,)
+    scale: Tensor
+
+    @classmethod
+    def of(cls, problem: Problem) -> "Units":
+        if not hasattr(problem.model, "layer_scale"):
+            raise ConfigError("mass = 'fan-in' needs a network that knows the inputs of its layers; use mass = 'equal' for this one")
+        return cls(*problem.model.layer_scale(device=problem.device, dtype=problem.dtype))
+
+    def measured(self, theta: Tensor) -> Tensor:
+        return (theta - self.centre) / self.scale
+
+    def theta(self, measured: Tensor) -> Tensor:
+        return self.centre + self.scale * measured
+
+    def density(self, log_density: LogDensity) -> LogDensity:
+        return lambda measured, rng: log_density(self.theta(measured), rng)
+
+
 def start(settings: ChainSettings | ChainSampler, problem: Problem, rng: Rng) -> Tensor:
     """Where the chains begin, (chains, parameters)."""
     if settings.init_scale is None:
@@ -86,24 +108,29 @@ def sample(
     *,
     draws: Draws | None = None,
     checkpoints: Checkpoints | None = None,
+    units: Units | None = None,
     on_log: Callable[[int, dict[str, float]], None] = lambda step, values: None,
     **options: Any,
 ) -> Predictive:
     """Run the chains and predict with their draws; `options` are those of `core.loop.drive`.
 
+    With `units` the sampler walks on theta measured in them: the same posterior, in which no layer is stiffer than another.
+
     Raises RunError, with advice, when a chain runs away or not one proposal is accepted.
     """
     kept: Draws = MemoryDraws() if draws is None else draws
     theta = start(sampler, problem, rng("theta"))
+    walked, place = (log_density, theta) if units is None else (units.density(log_density), units.measured(theta))
     kept.reserve(sampler.num_draws, theta.numel() * theta.element_size())
 
     def keep(done: int, state: Any, info: Any) -> None:
         if done > sampler.num_burn:
-            kept.append(state.theta, {name: value for name, value in info._asdict().items() if value.ndim})
+            theta = state.theta if units is None else units.theta(state.theta)
+            kept.append(theta, {name: value for name, value in info._asdict().items() if value.ndim})
 
     ending = drive(
-        lambda _, state, rng: sampler.step(log_density, state, rng),
-        sampler.init(log_density, theta, rng("init")),
+        lambda _, state, rng: sampler.step(walked, state, rng),
+        sampler.init(walked, place, rng("init")),
         problem,
         rng,
         num_steps=sampler.num_burn + sampler.num_draws,

@@ -17,16 +17,18 @@ Cost: `num_leapfrog` gradients on the whole coreset a draw and chain.
 Deviations:
 1. The step size is adapted during burn-in (`step_size.py`), if that is 10 draws or more; `target_accept` = 0 keeps it fixed, as published.
 2. Every trajectory's step size varies by ±`jitter`, which breaks resonance with the posterior's own periods; 0 as published.
-3. Algorithm 2 prints the Metropolis ratio upside down, $e^{H(\hat\theta, \hat r) - H(\theta, r)}$. The authors ran it with the
+3. Parameters move in units of 1/√(fan-in) of their layer (`mass` = fan-in): the same posterior, whose layers then have the same stiffness;
+   `mass` = equal as published.
+4. Algorithm 2 prints the Metropolis ratio upside down, $e^{H(\hat\theta, \hat r) - H(\theta, r)}$. The authors ran it with the
    potential the right way and the kinetic energy the wrong way round; `flip_kinetic` does so. It does not sample the posterior
    (N(0, 1) comes out with variance 0.34).
-4. The authors draw momentum with scale $\sigma_r$ but move and test with unit mass; `mismatched_momentum` does so.
-5. The authors' prior norm is unsquared: `prior` = unsquared (`density.py`).
+5. The authors draw momentum with scale $\sigma_r$ but move and test with unit mass; `mismatched_momentum` does so.
+6. The authors' prior norm is unsquared: `prior` = unsquared (`density.py`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,7 +39,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
-from pseudocore.inference.chain import ChainSettings, prior_of, sample
+from pseudocore.inference.chain import ChainSettings, Units, prior_of, sample
 from pseudocore.inference.choose import by_split
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
@@ -80,14 +82,16 @@ class HMC(ChainSettings):
 
     num_leapfrog: Count = 10
     """Leapfrog steps a proposal."""
-    step_size: Positive = 0.003
+    step_size: Positive = 0.02
     """Leapfrog step size; the first guess when it is adapted."""
     target_accept: Fraction = 0.7
     """Acceptance rate that burn-in adapts the step size to (draws then accept some .1 more); 0 keeps the step size fixed."""
     jitter: Fraction = 0.1
     """Every trajectory's step size is drawn within this share of the adapted one."""
+    mass: Literal["fan-in", "equal"] = "fan-in"
+    """Whether parameters move in units of one over the root of their layer's fan-in, or all alike."""
     momentum_scale: Positive = 1.0
-    """Standard deviation of the momentum; its square is the mass."""
+    """Standard deviation of the momentum in those units; its square is the mass."""
     flip_kinetic: bool = False
     """Published fault: kinetic energy enters the Metropolis test with the wrong sign."""
     mismatched_momentum: bool = False
@@ -124,7 +128,8 @@ class HMC(ChainSettings):
         """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
         if self.choose_prior == "split":
             return by_split(self, problem, coreset, rng, **options)
-        return sample(self, self.log_density(problem, coreset, rng), problem, coreset, rng, **options)
+        units = Units.of(problem) if self.mass == "fan-in" else None
+        return sample(self, self.log_density(problem, coreset, rng), problem, coreset, rng, units=units, **options)
 
     def log_density(self, problem: Problem, coreset: Coreset, rng: Rng) -> LogDensity:
         return density.exact(problem, coreset, prior_of(self, problem, coreset), rng("copies"))

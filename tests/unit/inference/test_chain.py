@@ -13,6 +13,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference import diagnostics
+from pseudocore.inference.chain import Units, sample
 from pseudocore.inference.draws import Draws, MemoryDraws
 from pseudocore.inference.hmc import HMC
 from pseudocore.inference.langevin import SGLD
@@ -180,3 +181,24 @@ def test_an_ensemble_is_no_chain(problem: Problem, coreset: Coreset) -> None:
     assert isinstance(predictive, Predictive)
     with pytest.raises(ConfigError, match="only draws of chains"):
         diagnostics.diagnose(predictive)
+
+
+def test_units_change_the_walk_and_not_the_posterior(problem: Problem, coreset: Coreset) -> None:
+    """A Gaussian whose scales span three decades; in its own units it is a ball."""
+    num = problem.model.num_parameters
+    centre, spread = Rng(5)("centre").normal(num, dtype=torch.float64), 10 ** (-3 * Rng(5)("scale").uniform(num, dtype=torch.float64))
+    units = Units(centre, spread)
+    theta = Rng(6).normal(2, num, dtype=torch.float64)
+    assert torch.allclose(units.theta(units.measured(theta)), theta, atol=1e-12)
+
+    def log_density(theta: Tensor, rng: Rng) -> Tensor:
+        return -0.5 * ((theta - centre) / spread).square().sum(-1)
+
+    hmc = HMC(num_draws=200, num_burn=300, num_leapfrog=8, step_size=0.1, temperature=1.0)
+    kept = {name: MemoryDraws() for name in ("own", "equal")}
+    sample(hmc, log_density, problem, coreset, Rng(7), draws=kept["own"], units=units)
+    sample(hmc, log_density, problem, coreset, Rng(7), draws=kept["equal"])
+    square = torch.stack([units.measured(kept["own"][place]) for place in range(200)]).square().mean()
+    assert float(square) == pytest.approx(1, abs=0.05)
+    own, equal = (float(kept[name].trace("step_size").double().mean()) for name in ("own", "equal"))
+    assert own > 100 * equal  # the narrowest direction bounds the step of all
