@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import runpy
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -241,6 +243,20 @@ def test_a_process_of_its_own_tells_memory_and_what_went_wrong() -> None:
             ask(asked("vbpc", "plain"))
         assert ask(asked("augment")).timing.ms > 0
     assert 0 <= small < 16 < large  # 8,000 images of 8×8 in 16 channels are 31 MiB
+
+
+def test_a_process_that_ends_is_no_fault_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with alone.apart() as ask:
+        for _ in range(2):
+            with pytest.raises(NotMeasuredError, match="the process that measures has ended"):
+                ask(asked("augment"))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # true here, not of the process that measures
+def test_a_child_that_is_killed_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "_answer", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    assert json.loads(alone._answer_of_child({})) == {"failed": "its process was ended by signal 9, for want of memory perhaps"}
 
 
 @pytest.fixture

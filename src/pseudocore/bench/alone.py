@@ -26,8 +26,8 @@ __all__ = ["apart", "serve"]
 def apart() -> Iterator[Callable[[Request], Measured]]:
     """`fulfil`, in a process of its own for each request."""
     command = [sys.executable, "-m", __name__]
-    # In a session of its own: Ctrl-C is for the caller, who ends this.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    # In a session of its own: Ctrl-C is for the caller, who ends this. Unbuffered, as a line must arrive before the next is thought of.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True) as process:
         try:
             yield lambda request: _ask(process, request)
         finally:
@@ -35,12 +35,15 @@ def apart() -> Iterator[Callable[[Request], Measured]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _ask(process: "subprocess.Popen[str]", request: Request) -> Measured:
+def _ask(process: "subprocess.Popen[bytes]", request: Request) -> Measured:
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(strict_json.encode({**request.to_json(), "num_threads": torch.get_num_threads()}) + "\n")
-    process.stdin.flush()
-    answer = strict_json.decode(process.stdout.readline() or '{"failed": "the process that measures has ended"}')
+    line = strict_json.encode({**request.to_json(), "num_threads": torch.get_num_threads()}) + "\n"
+    try:
+        process.stdin.write(line.encode())
+        answer = strict_json.decode(process.stdout.readline() or '{"failed": "the process that measures has ended"}')
+    except BrokenPipeError:
+        raise NotMeasuredError("the process that measures has ended") from None
     if "refused" in answer:
         raise ConfigError(answer["refused"])
     if "failed" in answer:
@@ -63,15 +66,18 @@ def _answer_of_child(table: dict[str, Any]) -> str:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(reader)
-        with os.fdopen(writer, "w") as pipe:
-            pipe.write(strict_json.encode(_answer(table)))
-        os._exit(0)
+        try:
+            os.close(reader)
+            with os.fdopen(writer, "w") as pipe:
+                pipe.write(strict_json.encode(_answer(table)))
+        finally:
+            os._exit(0)  # whatever happened: the loop is the parent's
     os.close(writer)
     with os.fdopen(reader) as pipe:
         answer = pipe.read()
     _, status = os.waitpid(child, 0)
-    return answer or strict_json.encode({"failed": f"the process was ended by signal {os.WTERMSIG(status)}, for want of memory perhaps"})
+    ended = f"by signal {os.WTERMSIG(status)}, for want of memory perhaps" if os.WIFSIGNALED(status) else "before it could answer"
+    return answer or strict_json.encode({"failed": f"its process was ended {ended}"})
 
 
 def _answer(table: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,12 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         pattern: Annotated[str | None, Parameter(name="--cells", help="Only cells whose name fits this, with * and ?.")] = None,
         seeds: Annotated[int, AtLeastOne, Parameter(help="Fresh networks for a coreset; selectors also choose anew for each.")] = 3,
         severity: Annotated[
-            list[int] | None, Parameter(negative="", help="Also score all 15 corruptions at this severity, 1 to 5; repeat for several.")
+            list[int] | None,
+            Parameter(
+                negative="",
+                validator=validators.Number(gte=1, lte=5),
+                help="Also score all 15 corruptions at this severity, 1 to 5; repeat for several.",
+            ),
         ] = None,
         budget_minutes: Annotated[
             float | None, Parameter(validator=validators.Number(gt=0), help="After this long no further cell is begun.")
@@ -80,7 +85,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         shop = Workshop(work, seeds, tuple(severity or ()), device, commit())
         try:
             with polite_stop():
-                results = _run(planned, shop, folder, budget_minutes)
+                results = _run(planned, shop, folder, budget_minutes, (err if json else out).print)
         except KeyboardInterrupt:
             err.print(f"interrupted; finished cells are kept, go on with: {shlex.join(['pseudocore', NAME, *words])}")
             return 130
@@ -139,16 +144,23 @@ def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
     for column in ("cell", "preset", "what", "cost"):
         grid.add_column(column)
     for one in planned:
-        what = "done" if one.done else one.obstacle or ("run again: its settings changed" if one.result is not None else "run")
+        what = "done" if one.done else _short(one.obstacle) or ("run again: its settings changed" if one.result is not None else "run")
         grid.add_row(one.cell.name, one.recipe.preset if one.recipe is not None else "–", what, one.estimate if one.to_run else "")
     out.print(grid)
     known = [one.seconds for one in planned if one.to_run and one.seconds is not None]
     num_done, num_run = sum(one.done for one in planned), sum(one.to_run for one in planned)
     sums = f", {sum(known):.0f} s for the {len(known)} whose cost here is known" if known else ""
     out.print(f"{len(planned)} cells: {num_done} done, {num_run} to run{sums}, {len(planned) - num_done - num_run} cannot be run here")
+    for obstacle in dict.fromkeys(one.obstacle for one in planned if _short(one.obstacle) != one.obstacle):
+        out.print(obstacle)
 
 
-def _run(planned: Sequence[Planned], shop: Workshop, folder: Path, minutes: float | None) -> dict[str, Result]:
+def _short(obstacle: str) -> str:
+    """A missing data set without where it was looked for, which is said once below the plan."""
+    return obstacle.partition(" (looked in")[0]
+
+
+def _run(planned: Sequence[Planned], shop: Workshop, folder: Path, minutes: float | None, say: Callable[[str], None]) -> dict[str, Result]:
     """Run what is to be run, as long as there is time, and keep each result as soon as it is there."""
     began, results = time.monotonic(), dict[str, Result]()
     waiting = [one for one in planned if one.to_run]
@@ -162,7 +174,7 @@ def _run(planned: Sequence[Planned], shop: Workshop, folder: Path, minutes: floa
             result = shop.run(one.cell, one.recipe)
             keep(folder, result)
             results[one.cell.name] = result
-            (err if result.status != FINISHED else out).print(_line(result))
+            (err.print if result.status != FINISHED else say)(_line(result))
             advance(number + 1, {})
     return results
 

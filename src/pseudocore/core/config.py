@@ -8,6 +8,7 @@ choices in `Literal`. A field that may be None has None as its default, so that 
 import ast
 import dataclasses
 import difflib
+import functools
 import inspect
 import itertools
 import math
@@ -78,6 +79,7 @@ class Option:
     bounds: Range | None
 
 
+@functools.cache  # the documentation of fields is read from the source
 def options(cls: type) -> tuple[Option, ...]:
     """The fields of a configuration class, in order."""
     hints = typing.get_type_hints(cls, include_extras=True)

@@ -10,10 +10,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import inferences
 from pseudocore.setup import Setup
+from pseudocore.tables.fields import fields
 
 __all__ = ["A_SGHMC", "LAUNCH", "PUBLISHED", "Header", "Way", "read_header"]
 
@@ -71,17 +71,11 @@ def _way(words: list[str], evaluate: Mapping[str, Any], what: str) -> Way:
     meant = dict(evaluate)
     own = str(meant.pop("inference", "last-layer-vi"))
     inference = str(flags.pop("inference", own))
-    of_setup = {option.name for option in config.options(Setup)}
-    options = {name: value for name, value in flags.items() if name in _fields(inference)}
-    setup = {name: value for name, value in flags.items() if name in of_setup - options.keys()}
+    options = {name: value for name, value in flags.items() if name in fields(inferences[inference].make)}
+    setup = {name: value for name, value in flags.items() if name in fields(Setup) - options.keys()}
     if unknown := flags.keys() - options.keys() - setup.keys():
         raise ConfigError(f"{what} has --{min(unknown).replace('_', '-')}, which evaluate by {inference} does not know")
-    config.build(inferences[inference].make, options, what=what)
     return Way(inference, {**(meant if inference == own else {}), **options}, setup, published)
-
-
-def _fields(inference: str) -> set[str]:
-    return {option.name for option in config.options(inferences[inference].make)}
 
 
 def _flags(words: list[str], what: str) -> dict[str, Any]:

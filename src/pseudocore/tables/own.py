@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from pseudocore.core import config
 from pseudocore.core.registry import methods
 from pseudocore.store import toml
+from pseudocore.tables.fields import fields
 
-__all__ = ["NAME", "PRESET", "TITLE", "experts", "methods_and_budgets", "model", "settings", "ways"]
+__all__ = ["NAME", "PRESET", "TITLE", "experts", "methods_and_budgets", "model", "note", "settings", "ways"]
 
 NAME = "digits"
 PRESET = "tables/digits.toml"
@@ -31,12 +31,12 @@ def model(method: str) -> str:
 
 def settings(method: str, budget: str) -> dict[str, Any]:
     """What a preset would hold for a cell."""
-    fields, special = _fields(method), _file()["method"].get(method, {})
-    common = {name: value for name, value in _file()["options"].items() if name in fields}
+    special = _file()["method"].get(method, {})
+    common = {name: value for name, value in _file()["options"].items() if name in _fields(method)}
     options = {**common, **{name: value for name, value in special.items() if name != "setup"}}
     if budget != "full":
         options["per_class"] = int(budget.removeprefix("ipc"))
-    return {"method": method, "setup": {**_file()["setup"], "data": NAME, **special.get("setup", {})}, "options": options}
+    return {"method": method, "setup": {"data": NAME, **(special.get("setup") or _file()["setup"])}, "options": options}
 
 
 def ways() -> Mapping[str, Mapping[str, Any]]:
@@ -44,13 +44,18 @@ def ways() -> Mapping[str, Mapping[str, Any]]:
     return dict(_file()["inference"])
 
 
+def note() -> str:
+    """How the settings were chosen, and what cannot be compared."""
+    return str(_file()["note"])
+
+
 def experts() -> dict[str, Any]:
     """How experts are trained, for the methods that learn from some."""
     return dict(_file()["experts"])
 
 
-def _fields(method: str) -> set[str]:
-    return {option.name for option in config.options(methods[method].make)}
+def _fields(method: str) -> frozenset[str]:
+    return fields(methods[method].make)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ A cell of a selector that has no preset of its own takes that of another method 
 fixes everything but the selection.
 """
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from pseudocore.setup import Reduction, Setup, check_tables
 from pseudocore.store import toml
 from pseudocore.tables import headers, own
 from pseudocore.tables.cells import Cell
+from pseudocore.tables.fields import fields
 from pseudocore.tables.headers import Way
 
 __all__ = ["PUBLISHED", "TRUE", "Missing", "Recipe", "changed", "find_recipe"]
@@ -65,7 +67,7 @@ def find_recipe(cell: Cell, presets: Mapping[str, Path]) -> Recipe | Missing:
         if name in presets and (found := _read(name, presets[name]))["method"] == method:
             return _recipe(cell, name, presets[name], found)
     if methods[method].kind == "select":
-        return _borrowed(cell, method, stem, presets)
+        return _borrowed(cell, method, stem, variant, presets)
     return Missing(f"no preset {cell.paper}/{stem}-{method}{variant}")
 
 
@@ -73,19 +75,17 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """With options of the method (`num_steps`), words of the setup (`setup.width`) or options of inference (`evaluate.num_steps`)
     replaced, each where it exists; what cannot be built is refused."""
     table = {**recipe.table, "setup": dict(recipe.table["setup"]), "options": dict(recipe.table["options"])}
-    fields = {option.name for option in config.options(methods[str(table["method"])].make)}
-    words = {option.name for option in config.options(Setup)}
     ways = {name: way._replace(options=dict(way.options)) for name, way in recipe.ways.items()}
     applied = {}
     for key, value in changes.items():
         part, _, name = key.rpartition(".")
-        if part == "setup" and name in words and _has(table["setup"].get("model"), name):
+        if part == "setup" and name in fields(Setup) and _has(table["setup"].get("model"), name):
             applied[key] = table["setup"][name] = value
         elif part == "evaluate":
             for way in ways.values():
-                if name in {option.name for option in config.options(inferences[way.inference].make)}:
+                if name in fields(inferences[way.inference].make):
                     applied[key] = way.options[name] = value
-        elif part == "" and name in fields:
+        elif part == "" and name in fields(methods[str(table["method"])].make):
             applied[key] = table["options"][name] = value
     Reduction.from_config(table)
     for way in ways.values():
@@ -95,8 +95,8 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 def _has(model: str | None, word: str) -> bool:
     """Whether a word of the setup that is a network's option is one of this network."""
-    of_networks = {option.name for entry in models for option in config.options(entry.make)}
-    return word not in of_networks or model not in models or word in {option.name for option in config.options(models[str(model)].make)}
+    of_networks = frozenset[str]().union(*(fields(entry.make) for entry in models))
+    return word not in of_networks or model not in models or word in fields(models[str(model)].make)
 
 
 def _method(cell: Cell) -> tuple[str, str]:
@@ -114,6 +114,7 @@ def _per_class(cell: Cell) -> int:
     return int(float(cell.budget.removesuffix("%")) / 100 * _PER_CLASS[cell.data] + 1e-9)
 
 
+@functools.cache
 def _read(name: str, path: Path) -> dict[str, Any]:
     found = toml.read(path)
     check_tables(found, what=f"preset {name}")
@@ -126,15 +127,16 @@ def _recipe(cell: Cell, name: str, path: Path, found: Mapping[str, Any]) -> Reci
     return Recipe(name, table, _ways(cell, header.ways), cost=header.cost)
 
 
-def _borrowed(cell: Cell, method: str, stem: str, presets: Mapping[str, Path]) -> Recipe | Missing:
-    """The recipe of another method of the same paper, with this selector in its place."""
+def _borrowed(cell: Cell, method: str, stem: str, variant: str, presets: Mapping[str, Path]) -> Recipe | Missing:
+    """The recipe of another method of the same paper, of this variant or at least a selector's, with this selector in its place."""
     network = cell.model.partition("->")[0]
-    fields = {option.name for option in config.options(methods[method].make)} - set(_OF_THEIR_METHOD)
+    taken = fields(methods[method].make) - set(_OF_THEIR_METHOD)
     alike = {name: _read(name, path) for name, path in presets.items() if name.startswith(f"{cell.paper}/{stem}-")}
-    for name, found in sorted(alike.items(), key=lambda pair: methods[pair[1]["method"]].kind != "select"):
+    for name in sorted(alike, key=lambda name: (not name.endswith(variant), methods[alike[name]["method"]].kind != "select")):
+        found = alike[name]
         if found.get("setup", {}).get("model") == network:
-            options = {key: value for key, value in found["options"].items() if key in fields}
-            options |= {"features": "network"} if "features" in fields else {}
+            options = {key: value for key, value in found["options"].items() if key in taken}
+            options |= {"features": "network"} if "features" in taken else {}
             recipe = _recipe(cell, name, presets[name], {**found, "method": method, "options": options})
             return Recipe(name, recipe.table, recipe.ways)
     return Missing(f"no preset {cell.paper}/{stem}-* with {network} to take the rest of the settings from")

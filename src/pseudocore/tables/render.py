@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pseudocore.evaluation.names import DETAILS, metric_title
 from pseudocore.evaluation.tables import Estimate, format_metric
+from pseudocore.tables import own
 from pseudocore.tables.cells import Cell, cells, table_names, title
 from pseudocore.tables.pages import Block, Grid, Heading, Items, Words
 from pseudocore.tables.published import Printed
@@ -22,7 +23,8 @@ __all__ = ["difference", "render_all", "render_table"]
 NOT_RUN = "not run yet"
 _FOOT = (
     "Δ is the difference to the printed mean in standard errors, positive when ours is higher. *Ours* is honest inference, the last "
-    "iterate, metrics over the whole test set; *their protocol* is what is known to have produced the printed numbers, test-set choices included."
+    "iterate, metrics over the whole test set; *their protocol* is what is known to have produced the printed numbers, choices on "
+    "the test set included."
 )
 
 
@@ -33,6 +35,8 @@ def render_table(table: str, out: Path, presets: Mapping[str, Path]) -> list[Blo
     results = stored(out, found, {name: one for name, one in recipes.items() if isinstance(one, Recipe)})
     filled = [cell for cell in found if (result := results.get(cell.name)) is not None and result.status == FINISHED]
     blocks: list[Block] = [Heading(2, f"{table}: {title(table)}"), Words(f"{len(filled)} of {len(found)} cells are filled.")]
+    if table == own.NAME:
+        blocks.append(Words(own.note()))
     if any(cell.printed for cell in found):
         blocks += [_beside(found, recipes, results), Words(_FOOT), *_caveats(found)]
     if filled:

@@ -71,14 +71,9 @@ class Workshop:
             coreset, problem, spent = self._coreset(recipe, seed, on_log)
             costs = cost.combined(costs, spent)
             for name, way in recipe.ways.items():
-                options: dict[str, Any] = {
-                    "setup": way.setup,
-                    "severities": tuple(self.severities),
-                    "published": way.published,
-                    **way.options,
-                }
-                numbers: dict[str, Any] = {"seeds": num_networks, "first_seed": seed, "device": self.device}
-                found[name].append(api.evaluate(coreset, problem.data, inference=way.inference, **numbers, **options))
+                how: dict[str, Any] = {"inference": way.inference, "setup": way.setup, "published": way.published, **way.options}
+                how |= {"seeds": num_networks, "first_seed": seed, "severities": tuple(self.severities), "device": self.device}
+                found[name].append(api.evaluate(coreset, problem.data, **how))
         evaluations = {name: _pooled(several) for name, several in found.items()}
         return {"evaluations": evaluations, "num_coresets": num_coresets, "num": self.seeds, "cost": cost.to_table(costs)}
 
