@@ -8,7 +8,6 @@ choices in `Literal`. A field that may be None has None as its default, so that 
 import ast
 import dataclasses
 import difflib
-import functools
 import inspect
 import itertools
 import math
@@ -79,9 +78,18 @@ class Option:
     bounds: Range | None
 
 
-@functools.cache  # the documentation of fields is read from the source
+_known: dict[type, tuple[Option, ...]] = {}
+
+
 def options(cls: type) -> tuple[Option, ...]:
     """The fields of a configuration class, in order."""
+    if cls not in _known:
+        _known[cls] = _read_options(cls)
+    return _known[cls]
+
+
+def _read_options(cls: type) -> tuple[Option, ...]:
+    """What `options` keeps: the documentation of fields is read from the source, which takes milliseconds."""
     hints = typing.get_type_hints(cls, include_extras=True)
     docs = _field_docs(cls)
     result = []
