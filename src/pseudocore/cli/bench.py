@@ -12,7 +12,7 @@ from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json
 from pseudocore.cli.flags import Device, Json
 from pseudocore.core import config
-from pseudocore.core.compile import Compile
+from pseudocore.core.compile import COMPILE_HELP, Compile
 from pseudocore.store import strict_json
 
 __all__ = ["NAME", "make_app"]
@@ -47,7 +47,7 @@ def _verb() -> Callable[..., Any]:
             Literal["auto", "small", "full"], Parameter(help="Sizes to start from: full, the published ones, on a GPU.")
         ] = "auto",
         device: Device = "auto",
-        compile: Annotated[Compile, Parameter(help="auto captures steps as CUDA graphs on a GPU; on compiles them; off neither.")] = "auto",
+        compile: Annotated[Compile, Parameter(help=COMPILE_HELP)] = "auto",
         file: Annotated[Path | None, Parameter(name="--out", help="JSON file to keep the numbers in.")] = None,
         commit: Annotated[str, Parameter(help="Kept beside the numbers: what was timed.")] = "",
         json: Json = False,

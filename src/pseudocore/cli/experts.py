@@ -13,7 +13,7 @@ from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
 from pseudocore.cli.stopping import polite_stop
-from pseudocore.core.compile import Compile
+from pseudocore.core.compile import COMPILE_HELP, Compile
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.parts.experts import Training
 from pseudocore.setup import Setup
@@ -49,7 +49,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         ] = None,
         overwrite: Annotated[bool, Switch, Parameter(help="Replace the experts in the folder.")] = False,
         device: Device = "auto",
-        compile: Annotated[Compile, Parameter(help="auto captures steps as CUDA graphs on a GPU; off runs them eagerly.")] = "auto",
+        compile: Annotated[Compile, Parameter(help=COMPILE_HELP)] = "auto",
         json: Json = False,
         **given: Any,
     ) -> int:

@@ -14,7 +14,7 @@ from pseudocore.cli import presets
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
 from pseudocore.cli.stopping import polite_stop
-from pseudocore.core.compile import Compile
+from pseudocore.core.compile import COMPILE_HELP, Compile
 from pseudocore.core.config import options
 from pseudocore.core.cost import recording
 from pseudocore.core.errors import ConfigError, RunError
@@ -68,7 +68,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
         checkpoint_every: Annotated[int, AtLeastOne, Parameter(help="Steps between checkpoints.")] = 1000,
         checkpoint_seconds: Annotated[float, Parameter(help="Seconds between checkpoints.", validator=validators.Number(gte=0))] = 30.0,
         device: Device = "auto",
-        compile: Annotated[Compile, Parameter(help="auto captures steps as CUDA graphs on a GPU; off runs them eagerly.")] = "auto",
+        compile: Annotated[Compile, Parameter(help=COMPILE_HELP)] = "auto",
         json: Json = False,
         **given: Any,
     ) -> int:

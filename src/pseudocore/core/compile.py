@@ -27,9 +27,12 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Device, Rng
 from pseudocore.core.tree import clone, flatten
 
-__all__ = ["Compile", "Step", "Stepper", "fused"]
+__all__ = ["COMPILE_HELP", "Compile", "Step", "Stepper", "fused"]
 
 Compile = Literal["auto", "on", "off"]
+COMPILE_HELP = (
+    "auto captures steps as CUDA graphs on a GPU and compiles those of long runs; on compiles them anywhere; off runs them eagerly."
+)
 Step = Callable[[Problem, Any, Rng], tuple[Any, Any]]
 
 WARM_UP = 3
