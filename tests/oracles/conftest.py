@@ -1,6 +1,7 @@
 """Shared by the oracles: small float64 problems, and derivatives that no formula of ours has a part in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,24 @@ NUM_CLASSES, DIM = 3, 6
 
 MakeProblem = Callable[..., Problem]
 Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]
+
+
+class MemoryShelf:
+    """A shelf that remembers what was put on it."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
+
+    def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None:
+        return next((tensors for described, tensors in self.kept if described == what), None)
+
+    def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.kept.append((dict(what), dict(tensors)))
+
+
+@pytest.fixture
+def shelf() -> MemoryShelf:
+    return MemoryShelf()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """The selectors that look through a network, against their equations written out with autograd, scipy and full-length vectors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -332,21 +332,7 @@ def test_contextual_diversity(problem: Problem) -> None:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-class Memory:
-    """A shelf that remembers."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
-
-    def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None:
-        return next((tensors for described, tensors in self.kept if described == what), None)
-
-    def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        self.kept.append((dict(what), dict(tensors)))
-
-
-def test_all_selectors_train_one_network(problem: Problem) -> None:
-    shelf = Memory()
+def test_all_selectors_train_one_network(problem: Problem, shelf: Any) -> None:
     for entry in LOOKING:
         options: dict[str, Any] = {"features": "network"} if "features" in entry.make.__dataclass_fields__ else {}
         alone, shared = (select(entry.name, one, per_class=2, **options) for one in (problem, replace(problem, shelf=shelf)))

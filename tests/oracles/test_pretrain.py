@@ -1,6 +1,6 @@
 """parts/pretrain.py against torch's own layers and optimisers, and a shelf that counts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -111,21 +111,7 @@ def test_inputs_are_the_networks(problem: Problem) -> None:
 # --- the shelf --------------------------------------------------------------------------------------------------------
 
 
-class Memory:
-    """A shelf that remembers, and counts what was put on it."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
-
-    def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None:
-        return next((tensors for described, tensors in self.kept if described == what), None)
-
-    def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        self.kept.append((dict(what), dict(tensors)))
-
-
-def test_it_is_trained_once(problem: Problem) -> None:
-    shelf = Memory()
+def test_it_is_trained_once(problem: Problem, shelf: Any) -> None:
     with_shelf = replace(problem, shelf=shelf)
     first, second = (pretrained(with_shelf, RECIPE, Rng(1)) for _ in range(2))
     assert len(shelf.kept) == 1
@@ -133,8 +119,7 @@ def test_it_is_trained_once(problem: Problem) -> None:
     assert torch.equal(first.theta, pretrain(problem, RECIPE, Rng(1)).theta)
 
 
-def test_anything_else_is_another_network(make_problem: MakeProblem, problem: Problem) -> None:
-    shelf = Memory()
+def test_anything_else_is_another_network(make_problem: MakeProblem, problem: Problem, shelf: Any) -> None:
     others = [
         (problem, RECIPE, Rng(1)),
         (problem, RECIPE, Rng(2)),
@@ -150,8 +135,8 @@ def test_anything_else_is_another_network(make_problem: MakeProblem, problem: Pr
         assert len(shelf.kept) == number
 
 
-def test_augmentation_is_part_of_what_it_is() -> None:
-    data, shelf = digits(), Memory()
+def test_augmentation_is_part_of_what_it_is(shelf: Any) -> None:
+    data = digits()
     problem = Problem(data, MLP(width=4).build(data.shape, 10), whiten.make("standard", data), shelf=shelf)
     recipe = Pretraining(pretrain_epochs=1, pretrain_batch_size=512)
     for number, augment in enumerate((None, DSA("crop"), DSA("crop", siamese=False)), 1):
@@ -159,14 +144,12 @@ def test_augmentation_is_part_of_what_it_is() -> None:
         assert len(shelf.kept) == number
 
 
-def test_what_may_change_under_its_name_is_not_kept(problem: Problem) -> None:
-    shelf = Memory()
+def test_what_may_change_under_its_name_is_not_kept(problem: Problem, shelf: Any) -> None:
     pretrained(replace(problem, shelf=shelf, augment=lambda x, _: x), RECIPE, Rng(0))
     assert shelf.kept == []
 
 
-def test_a_diverged_network_is_refused_and_not_kept(problem: Problem) -> None:
-    shelf = Memory()
+def test_a_diverged_network_is_refused_and_not_kept(problem: Problem, shelf: Any) -> None:
     recipe = replace(RECIPE, pretrain_optimiser="sgd", pretrain_step_size=1e200)
     with pytest.raises(DataError, match="diverged in pre-training"):
         pretrained(replace(problem, shelf=shelf), recipe, Rng(0))
