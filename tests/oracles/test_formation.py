@@ -1,4 +1,4 @@
-"""Multi-formation against torch's interpolation, and whole methods against themselves on the tiles they show."""
+"""What stored images show: tiles against torch's interpolation, and whole methods against themselves on the tiles and mirror images."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +18,7 @@ from pseudocore.data import digits, whiten
 from pseudocore.inference.sgd import SGD
 from pseudocore.methods.dd import DatasetDistillation
 from pseudocore.methods.kip import KIP
+from pseudocore.methods.vbpc import VBPC, FRePo
 from pseudocore.models.convnet import ConvNet
 from pseudocore.parts import formation
 from pseudocore.parts.adam import start
@@ -114,8 +115,55 @@ def test_decoded_the_coreset_is_what_the_method_saw(method: Any, problem: Proble
     assert log_probs.isfinite().all()
 
 
+@pytest.mark.parametrize("make", [VBPC, FRePo])
+def test_mirrored_a_step_is_that_of_twice_the_points_pulled_back(make: Any, problem: Problem) -> None:
+    few = {**FEW, "pool_size": 2}
+    method, plain = make(**few, mirror=True), make(**few)
+    state = method.init(problem, RNG("init"))
+    after, info = method.step(problem, state, RNG)
+    learned = state.learned._replace(x=torch.cat([state.learned.x, state.learned.x.flip(3)]), y=state.learned.y.repeat(2, 1))
+    both = state._replace(learned=learned, average=learned, moments=type(learned)(*map(start, learned)))
+    plain_after, plain_info = plain.step(problem, both, RNG)
+    assert float(info.loss) == pytest.approx(float(plain_info.loss), rel=1e-10)
+    of_images, of_mirrored = plain_after.moments.x.first.chunk(2)
+    assert not torch.allclose(of_images, of_mirrored.flip(3))
+    torch.testing.assert_close(after.moments.x.first, of_images + of_mirrored.flip(3), rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(after.moments.y.first, sum(plain_after.moments.y.first.chunk(2)), rtol=1e-8, atol=1e-12)
+
+    coreset = method.coreset(problem, after)
+    assert len(coreset) == 10
+    whole = formation.decoded(problem, coreset)
+    torch.testing.assert_close(problem.inputs(whole.x), torch.cat([after.learned.x, after.learned.x.flip(3)]), rtol=0, atol=1e-9)
+    assert torch.equal(whole.y, coreset.y.repeat(2, 1))
+    assert "mirror" not in whole.provenance
+    assert formation.decoded(problem, whole) is whole
+
+
+def test_the_pool_trains_on_mirror_images_too(problem: Problem) -> None:
+    few = {**FEW, "pool_size": 1, "image_lr": 1e-12, "label_lr": 0.0}  # points stay, so that both pools see the same
+    state = VBPC(**few, mirror=True).init(problem, RNG("init"))
+    after, _ = VBPC(**few, mirror=True).step(problem, state, RNG)
+    learned = state.learned._replace(x=formation.mirrored(state.learned.x), y=state.learned.y.repeat(2, 1))
+    both = state._replace(learned=learned, average=learned, moments=type(learned)(*map(start, learned)))
+    expected, _ = VBPC(**few).step(problem, both, RNG)
+    torch.testing.assert_close(after.pool.theta, expected.pool.theta, rtol=0, atol=1e-9)
+    alone, _ = VBPC(**few).step(problem, state, RNG)
+    assert not torch.allclose(after.pool.theta, alone.pool.theta, rtol=0, atol=1e-6)
+
+
+def test_features_have_no_mirror_image(make_problem: Callable[..., Problem]) -> None:
+    with pytest.raises(ConfigError, match=r"mirror shows images mirrored, but .* has features of shape"):
+        VBPC(**FEW, mirror=True).init(make_problem(), RNG)
+
+
 def _coreset(problem: Problem, factor: Any) -> Coreset:
     return problem.chosen(torch.arange(4)).with_provenance(formation=factor)
+
+
+@pytest.mark.parametrize("mirror", [1, "yes", None])
+def test_a_mirror_without_sense_is_refused(problem: Problem, mirror: Any) -> None:
+    with pytest.raises(ArtifactError, match="mirror = "):
+        formation.decoded(problem, problem.chosen(torch.arange(4)).with_provenance(mirror=mirror))
 
 
 @pytest.mark.parametrize("factor", [0, -1, 2.0, "2", True])

@@ -28,7 +28,9 @@ Deviations:
       In FRePo $s$ is fitted to the same batches but moves nothing else: it only makes the predictions probabilities.
   D3. With batch norm, real images are normalised by the coreset's statistics, as they will be at prediction; the outer gradient does
       not follow that dependence.
-  D4. The coreset is an exponential moving average of the iterates when `averaging` > 0 (off by default).
+  D4. With `mirror` every image is used beside its mirror image, here and in every inference on the coreset: M is then twice as many
+      (off by default).
+  D5. The coreset is an exponential moving average of the iterates when `averaging` > 0 (off by default).
 """
 
 from collections.abc import Callable
@@ -44,7 +46,7 @@ from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.parts import gaussian, pool
+from pseudocore.parts import formation, gaussian, pool
 from pseudocore.parts.adam import adam, cosine, start
 from pseudocore.parts.initial import Initial, initial_inputs
 from pseudocore.parts.pool import Pool
@@ -103,6 +105,8 @@ class Settings:
     """Adam's step size of the pool networks on the coreset."""
     augment_on: Literal["data", "both"] = "data"
     """Whether the problem's augmentation, if any, acts on the real batch alone or on the coreset too."""
+    mirror: bool = False
+    """Whether each image is shown beside its mirror image, as two points of one label."""
     averaging: Annotated[float, Range(low=0, high=0.9999)] = 0.0
     """Decay of a moving average of the iterates that becomes the coreset; 0 takes the last iterate."""
 
@@ -162,6 +166,7 @@ Loss = Callable[[Problem, Learned, Tensor, Tensor, Tensor], tuple[Tensor, Tensor
 
 
 def _init(method: Settings, prior_variance: float, problem: Problem, rng: Rng) -> State:
+    formation.check(problem, mirror=method.mirror)
     x, y = initial_inputs(problem, method.per_class, method.initial, rng("images"))
     numbers = torch.tensor([method.logit_scale, prior_variance], dtype=problem.dtype, device=problem.device).log()
     learned = Learned(x, centred(y, problem.num_classes, x.dtype), numbers[0], numbers[1])
@@ -176,14 +181,15 @@ def _step(method: Settings, loss: Loss, problem: Problem, state: State, rng: Rng
     x, y = problem.batch(rng("batch").integers(problem.num_train, method.batch_size, device=problem.device))
     augment = problem.augment or (lambda images, _: images)
     with problem.fast():
-        statistics = model.statistics(theta, learned.x) or None
+        statistics = model.statistics(theta, _shown(method, learned).x) or None
         real_features = model.features(theta, augment(x, rng("augment")), statistics).to(x.dtype)
 
     def objective(learned: Learned) -> tuple[Tensor, Tensor]:
-        images = augment(learned.x, rng("augment")) if method.augment_on == "both" else learned.x
+        shown = _shown(method, learned)
+        images = augment(shown.x, rng("augment")) if method.augment_on == "both" else shown.x
         with problem.fast():
             features = model.features(theta, images)
-        return loss(problem, learned, features.to(x.dtype), real_features, y)
+        return loss(problem, shown, features.to(x.dtype), real_features, y)
 
     gradient, value, log_probs = _gradient(objective, learned)
     decay = cosine(state.step, method.num_steps)
@@ -191,10 +197,16 @@ def _step(method: Settings, loss: Loss, problem: Problem, state: State, rng: Rng
     moved = [adam(g, m, decay * rate) for g, m, rate in zip(gradient, state.moments, rates, strict=True)]
     new = Learned(*(part - change for part, (change, _) in zip(learned, moved, strict=True)))
     average = Learned(*(old + (1 - method.averaging) * (part - old) for old, part in zip(state.average, new, strict=True)))
-    networks = pool.advance(state.pool, place, problem, new.x, new.y, rng("fresh"), step_size=method.pool_lr, max_age=method.max_age)
+    shown = _shown(method, new)
+    networks = pool.advance(state.pool, place, problem, shown.x, shown.y, rng("fresh"), step_size=method.pool_lr, max_age=method.max_age)
     accuracy = (log_probs.argmax(1) == y).to(x.dtype).mean()
     moments = Learned(*(moment for _, moment in moved))  # type: ignore[arg-type]
     return State(new, average, moments, networks, state.step + 1), Info(value, accuracy, new.log_scale.exp())
+
+
+def _shown(method: Settings, learned: Learned) -> Learned:
+    """What networks are shown of the points: themselves, and their mirror images where asked for."""
+    return learned._replace(x=formation.mirrored(learned.x), y=torch.cat([learned.y, learned.y])) if method.mirror else learned
 
 
 def _gradient(objective: Callable[[Learned], tuple[Tensor, Tensor]], learned: Learned) -> tuple[Learned, Tensor, Tensor]:
@@ -216,4 +228,5 @@ def _coreset(method: Settings, problem: Problem, state: State) -> Coreset:
         "ridge": method.ridge,
     }
     weight = torch.ones(len(kept.y), dtype=kept.y.dtype)
-    return Coreset(problem.pixels(kept.x).cpu(), kept.y.cpu(), weight, provenance={"posterior": numbers})
+    provenance = {"posterior": numbers, **({"mirror": True} if method.mirror else {})}
+    return Coreset(problem.pixels(kept.x).cpu(), kept.y.cpu(), weight, provenance=provenance)

@@ -1,12 +1,15 @@
-r"""Multi-formation: one stored image holds several smaller ones (Kim et al. 2022b, "Dataset Condensation via Efficient Synthetic-Data
-Parameterization", IDC).
+r"""What a stored image shows to networks: itself, several smaller ones (multi-formation), its mirror image beside it.
+
+Multi-formation: Kim et al. (2022b), "Dataset Condensation via Efficient Synthetic-Data Parameterization", IDC.
 
 A stored image of side $s$ is cut into `factor`² tiles of side $s/$`factor`, and each tile brought to side $s$ bilinearly: what networks
 see. That is linear in the stored image, $U T U^\top$ for a tile $T$ with row $i$ of $U$ the weights of pixel $i$ among the tile's, so the
 gradient reaches the stored pixels. All tiles of an image share its label and its weight.
 
-Pieces for a method: `begin` for where stored images start, `split` for what is shown of them and `repeat` for their labels; its coreset
-holds the stored images and says `formation` in its provenance, and `decoded` is what inference trains on.
+Where left and right mean nothing, a stored image says as much when mirrored: `mirrored` shows both, as two points of one label.
+
+Pieces for a method: `begin` for where stored images start, `split` and `mirrored` for what is shown of them and `repeat` for their
+labels; its coreset holds the stored images and says `formation` and `mirror` in its provenance, and `decoded` is what inference trains on.
 """
 
 from dataclasses import replace
@@ -21,14 +24,14 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts.initial import Initial, initial_inputs
 
-__all__ = ["begin", "decoded", "repeat", "split"]
+__all__ = ["begin", "check", "decoded", "mirrored", "repeat", "split"]
 
 
 def begin(problem: Problem, per_class: int, kind: Initial, rng: Rng, *, factor: int) -> tuple[Tensor, Tensor]:
     """Starting network inputs (M, ...) and their labels (M,): `factor`² initial images of a class in each, made smaller."""
     if factor == 1:
         return initial_inputs(problem, per_class, kind, rng)
-    _check(problem, per_class, factor)
+    check(problem, per_class, factor=factor)
     x, y = initial_inputs(problem, per_class * factor**2, kind, rng)
     tiles = avg_pool2d(x, factor)  # (M factor², channels, s / factor, s / factor)
     rows = tiles.reshape(-1, factor, factor, *tiles.shape[1:])  # (M, down, across, channels, height, width)
@@ -50,23 +53,37 @@ def repeat(y: Tensor, factor: int) -> Tensor:
     return y.unsqueeze(1).expand(-1, factor**2, *y.shape[1:]).flatten(0, 1)
 
 
+def mirrored(x: Tensor) -> Tensor:
+    """Images (M, channels, height, width) and, after all of them, their mirror images: (2M, ...)."""
+    return torch.cat([x, x.flip(-1)])
+
+
 def decoded(problem: Problem, coreset: Coreset) -> Coreset:
-    """The coreset with every tile a point of its own; the coreset itself where images are stored one by one."""
-    factor = coreset.provenance.get("formation", 1)
+    """The coreset with all that it shows as points of their own; the coreset itself where every image shows itself alone."""
+    factor, mirror = coreset.provenance.get("formation", 1), coreset.provenance.get("mirror", False)
     if type(factor) is not int or factor < 1:
         raise ArtifactError(f"the coreset's provenance has formation = {factor!r}, where a whole number of at least 1 should be")
-    if factor == 1:
+    if type(mirror) is not bool:
+        raise ArtifactError(f"the coreset's provenance has mirror = {mirror!r}, where true or false should be")
+    if factor == 1 and not mirror:
         return coreset
-    _check(problem, 0, factor)
+    check(problem, factor=factor, mirror=mirror)
     problem.check_fits(coreset)
-    # Tiles are brought to size in the network's units, where the method did it: whitening does not commute with it.
-    x = problem.pixels(split(problem.inputs(coreset.x), factor)).to(coreset.x.device)
-    provenance = {name: value for name, value in coreset.provenance.items() if name != "formation"}
-    return replace(coreset, x=x, y=repeat(coreset.y, factor), weight=repeat(coreset.weight, factor), indices=None, provenance=provenance)
+    # In the network's units, where the method did it: whitening does not commute with it.
+    x, y, weight = split(problem.inputs(coreset.x), factor), repeat(coreset.y, factor), repeat(coreset.weight, factor)
+    if mirror:
+        x, y, weight = mirrored(x), torch.cat([y, y]), torch.cat([weight, weight])
+    provenance = {name: value for name, value in coreset.provenance.items() if name not in ("formation", "mirror")}
+    return replace(coreset, x=problem.pixels(x).to(coreset.x.device), y=y, weight=weight, indices=None, provenance=provenance)
 
 
-def _check(problem: Problem, per_class: int, factor: int) -> None:
+def check(problem: Problem, per_class: int = 0, *, factor: int = 1, mirror: bool = False) -> None:
+    """Whether images of this problem can be cut into tiles and mirrored, in one sentence where not."""
     data = problem.data
+    if mirror and not data.is_images:
+        raise ConfigError(f"mirror shows images mirrored, but {data.name!r} has features of shape {data.shape}; leave it off")
+    if factor == 1:
+        return
     if not data.is_images:
         raise ConfigError(
             f"formation = {factor} cuts images into tiles, but {data.name!r} has features of shape {data.shape}; leave it at 1"
