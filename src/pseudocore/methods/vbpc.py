@@ -28,8 +28,8 @@ Deviations:
       In FRePo $s$ is fitted to the same batches but moves nothing else: it only makes the predictions probabilities.
   D3. With batch norm, real images are normalised by the coreset's statistics, as they will be at prediction; the outer gradient does
       not follow that dependence.
-  D4. With `mirror` every image is used beside its mirror image, here and in every inference on the coreset: M is then twice as many
-      (off by default).
+  D4. With `mirror` every image is used beside its mirror image, here and in every inference on the coreset, as in FRePo's public code:
+      M is then twice as many (off by default).
   D5. The coreset is an exponential moving average of the iterates when `averaging` > 0 (off by default).
 """
 
