@@ -6,8 +6,8 @@
 Ours is `inference.hmc` through `core.compile` (one captured graph a proposal on a GPU); the plain loop is an `nn.Module` with its
 parameters in place, `torch.autograd.grad`, and Python around it. Both compute one gradient a leapfrog step. `same_draws` is the largest
 difference of their thetas after one proposal from the same theta and momentum, relative to the distance travelled. Variants of ours for
-several chains: batched through the network (grouped convolutions), or looped over inside the graph. Inputs are noise: speed does not
-depend on what is seen.
+several chains: batched through the network (grouped convolutions), or each apart, beside the others inside the graph. Inputs are noise:
+speed does not depend on what is seen.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> None:
     plain = Plain(arguments.width, coreset, problem)
     rows = [timed_plain(plain, problem, arguments)]
     for num_chains in arguments.chains:
-        for chains in ("batched", "looped") if num_chains > 1 else ("looped",):
+        for chains in ("batched", "apart") if num_chains > 1 else ("apart",):
             rows.append(timed_ours(problem, coreset, num_chains, chains, arguments))
     record = {
         "settings": {name: value for name, value in vars(arguments).items() if name != "out"},
@@ -149,7 +149,7 @@ def stepper(
 
 def same_draws(plain: Plain, problem: Problem, coreset: Coreset, num_leapfrog: int) -> float:
     """Largest difference after one proposal from the same theta and momentum, over the largest change of any parameter."""
-    _, state = stepper(problem, coreset, 1, "looped", num_leapfrog)
+    _, state = stepper(problem, coreset, 1, "apart", num_leapfrog)
     hmc = HMC(num_chains=1, num_leapfrog=num_leapfrog, step_size=STEP_SIZE, target_accept=0, jitter=0, temperature=1)
     prior = density.log_prior(problem, "isotropic", PRIOR_SCALE, len(coreset))
     after, info = hmc.step(density.exact(problem, coreset, prior, Rng(0)), state, Rng(1))

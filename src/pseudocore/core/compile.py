@@ -14,11 +14,11 @@ the functions it repeats, a gradient for example, in `fused`: these are compiled
 A step that cannot be captured (it reads a value back to the host, or branches on one) is run eagerly, and `Stepper.note` says why.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -27,13 +27,14 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Device, Rng
 from pseudocore.core.tree import clone, flatten
 
-__all__ = ["COMPILE_HELP", "Compile", "Step", "Stepper", "fused"]
+__all__ = ["COMPILE_HELP", "Compile", "Step", "Stepper", "fused", "side_by_side"]
 
 Compile = Literal["auto", "on", "off"]
 COMPILE_HELP = (
     "auto captures steps as CUDA graphs on a GPU and compiles those of long runs; on compiles them anywhere; off runs them eagerly."
 )
 Step = Callable[[Problem, Any, Rng], tuple[Any, Any]]
+Result = TypeVar("Result")
 
 WARM_UP = 3
 """Steps before capture, so that libraries have made their handles and workspaces; they count as real steps."""
@@ -54,6 +55,25 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     if torch.compiler.is_compiling() or not _compiling_pieces.get() or torch._C._functorch.peek_interpreter_stack() is not None:
         return function
     return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def side_by_side(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """The results of calls that do not need each other: in a step being captured, branches that the GPU may run at once; else in turn.
+
+    The kernels of a small network leave most of a large GPU idle, and a captured graph can fill it with those of another.
+    """
+    if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+        return [call() for call in calls]
+    here, streams = torch.cuda.current_stream(), [torch.cuda.Stream() for _ in calls]  # type: ignore[no-untyped-call]
+    for stream in streams:  # all leave from here: memory that one of them gave back earlier is free by then
+        stream.wait_stream(here)
+    results = []
+    for stream, call in zip(streams, calls, strict=True):
+        with torch.cuda.stream(stream):
+            results.append(call())
+    for stream in streams:
+        here.wait_stream(stream)
+    return results
 
 
 class Stepper:

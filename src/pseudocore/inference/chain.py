@@ -16,7 +16,7 @@ from pseudocore.core.loop import Checkpoints, drive
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
-from pseudocore.inference.density import LogPrior, Prior, log_prior
+from pseudocore.inference.density import LogPrior, Prior, like, log_prior
 from pseudocore.inference.draws import Draws, MemoryDraws
 from pseudocore.inference.predict import Predictive
 
@@ -84,7 +84,7 @@ class Units(NamedTuple):
         return self.centre + self.scale * measured
 
     def density(self, log_density: LogDensity) -> LogDensity:
-        return lambda measured, rng: log_density(self.theta(measured), rng)
+        return like(log_density, lambda measured, rng: log_density(self.theta(measured), rng))
 
 
 def start(settings: ChainSettings | ChainSampler, problem: Problem, rng: Rng) -> Tensor:

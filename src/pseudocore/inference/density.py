@@ -20,27 +20,27 @@ the norm is not squared and is multiplied by the number of points M. It is there
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from pseudocore.core.compile import fused
+from pseudocore.core.compile import fused, side_by_side
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 
-__all__ = ["Chains", "LogPrior", "Prior", "estimated", "exact", "log_prior", "uphill"]
+__all__ = ["Apart", "Chains", "LogPrior", "Prior", "estimated", "exact", "like", "log_prior", "uphill"]
 
 Prior = Literal["isotropic", "fan-in", "unsquared"]
 LogPrior = Callable[[Tensor], Tensor]
 
-Chains = Literal["auto", "batched", "looped"]
-
-LOOPED = {False: 1, True: 1}
-"""Chains up to which `auto` sends them through the network one after another, off and on a GPU; `benchmarks/leapfrog.py` measures it."""
+Chains = Literal["auto", "batched", "apart"]
+"""How several chains go through a network: as one batch, or each by itself; `benchmarks/leapfrog.py` measures it."""
 
 NUM_COPIES = 8
 """Fixed augmented copies of the coreset behind an exact density, when the problem has an augmentation."""
@@ -59,8 +59,26 @@ def log_prior(problem: Problem, kind: Prior, scale: float | None, num_points: in
     return lambda theta: -0.5 * ((theta - centre) / (sigma * spread)).square().sum(-1)
 
 
+@dataclass(frozen=True)
+class Apart:
+    """A log-density that draws nothing and that each of several chains climbs by itself, beside the others where a GPU can."""
+
+    value: LogDensity
+
+    def __call__(self, theta: Tensor, rng: Rng) -> Tensor:
+        return self.value(theta, rng)
+
+
+def like(log_density: LogDensity, changed: LogDensity) -> LogDensity:
+    """`changed`, to be climbed as the one it was made of."""
+    return Apart(changed) if isinstance(log_density, Apart) else changed
+
+
 def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
     """Gradient (chains, parameters) of a log-density and its value (chains,), the chains not interacting."""
+    if isinstance(log_density, Apart) and len(theta) > 1:
+        gradients, values = zip(*side_by_side([partial(uphill, log_density, chain, rng) for chain in theta.unsqueeze(1)]), strict=True)
+        return torch.cat(gradients), torch.cat(values)
 
     def total(theta: Tensor) -> tuple[Tensor, Tensor]:
         value = log_density(theta, rng)
@@ -83,9 +101,12 @@ def exact(problem: Problem, coreset: Coreset, prior: LogPrior, rng: Rng, chains:
         y, weight = torch.cat([y] * NUM_COPIES), weight.repeat(NUM_COPIES) / NUM_COPIES
 
     def log_density(theta: Tensor, rng: Rng) -> Tensor:  # noqa: ARG001
-        return _log_likelihood(problem, theta, x, y, chains) @ weight + prior(theta)
+        return _log_likelihood(problem, theta, x, y) @ weight + prior(theta)
 
-    return log_density
+    # Batched convolutions are grouped ones, which a GPU is slow at; small dense layers fill it better as one batch.
+    dense = problem.model.describe().get("name") in ("mlp", "linear")
+    apart = chains == "apart" or (chains == "auto" and problem.device.type == "cuda" and not dense)
+    return Apart(log_density) if apart else log_density
 
 
 def estimated(problem: Problem, coreset: Coreset, prior: LogPrior, batch_size: int) -> LogDensity:
@@ -118,13 +139,8 @@ def _targets(problem: Problem, coreset: Coreset) -> Tensor:
     return y.to(problem.dtype) if y.is_floating_point() else y
 
 
-def _log_likelihood(problem: Problem, theta: Tensor, x: Tensor, y: Tensor, chains: Chains = "auto") -> Tensor:
-    """log p(y | x, theta), (chains, n).
-
-    Batched chains turn the network's convolutions into grouped ones. One chain always goes through unbatched: its layers are then plain
-    ones, several times faster than batched ones of size 1.
-    """
-    num = len(theta)
-    if num == 1 or chains == "looped" or (chains == "auto" and num <= LOOPED[theta.device.type == "cuda"]):
-        return torch.stack([problem.log_likelihood(chain, x, y) for chain in theta])
+def _log_likelihood(problem: Problem, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """log p(y | x, theta), (chains, n); one chain goes through unbatched: plain layers are several times faster than batched ones of 1."""
+    if len(theta) == 1:
+        return problem.log_likelihood(theta[0], x, y).unsqueeze(0)
     return label_log_likelihood(problem.model.logits(theta, x).log_softmax(-1), y)

@@ -148,7 +148,8 @@ class HMC(ChainSettings):
         return f"the start itself has no finite log-density: try a smaller init_scale than {self.init_scale}, or the network's own"
 
     def _climb(self, log_density: LogDensity, rng: Rng) -> Climb:
-        return lambda theta: density.uphill(lambda theta, rng: log_density(theta, rng) / self.temperature, theta, rng("density"))
+        cold = density.like(log_density, lambda theta, rng: log_density(theta, rng) / self.temperature)
+        return lambda theta: density.uphill(cold, theta, rng("density"))
 
     def _adapted(self, adaptation: Adaptation, accept: Tensor, step: Tensor) -> Adaptation:
         """Adapt while burning in; from the last burnt draw on, the average."""

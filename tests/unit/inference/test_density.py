@@ -103,9 +103,9 @@ def test_augmentation_is_drawn_once_for_an_exact_density_and_each_time_for_an_es
 
 
 @pytest.mark.parametrize("num", [1, 3])
-def test_chains_may_be_batched_or_looped_over(problem: Problem, coreset: Coreset, num: int) -> None:
+def test_chains_may_be_batched_or_apart(problem: Problem, coreset: Coreset, num: int) -> None:
     prior, theta = density.log_prior(problem, "fan-in", 2.0, 12), thetas(problem, num)
-    ways: list[density.Chains] = ["batched", "looped", "auto"]
+    ways: list[density.Chains] = ["batched", "apart", "auto"]
     found = [density.uphill(density.exact(problem, coreset, prior, Rng(0), way), theta, Rng(0)) for way in ways]
     for gradient, value in found[1:]:
         assert torch.allclose(gradient, found[0][0], rtol=1e-10)
