@@ -89,3 +89,15 @@ def test_leapfrog(script: Script, tmp_path: Path) -> None:
     record = json.loads((tmp_path / "leapfrog.json").read_text())
     assert [row["name"] for row in record["rows"]] == ["plain eager loop", "ours", "ours, batched", "ours, looped"]
     assert record["same_draws"] < 1e-3  # the same maths: float32 rounding over two steps
+
+
+def test_continual_memory(script: Script, tmp_path: Path) -> None:
+    script(
+        "continual_memory", "digits", "--ipc", 1, "--stages", 2, "--seeds", 2, "--setup", "model=linear", "--set", "num_steps=3",
+        "--out", tmp_path,
+    )  # fmt: skip
+    record = json.loads((tmp_path / "continual-digits-uniform-ipc1.json").read_text())
+    assert [row["classes"] for row in record["per_stage"]] == [5, 10]
+    assert len(record["stages"]) == 4
+    last = [stage["metrics"]["accuracy"] for stage in record["stages"] if stage["stage"] == 2]
+    assert record["per_stage"][1]["mean"] == pytest.approx(sum(last) / 2)
