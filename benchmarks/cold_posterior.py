@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--leapfrog", type=int, default=20)
     parser.add_argument("--chains", type=int, default=4)
     parser.add_argument("--step-size", type=float, default=0.02, help="first guess")
+    parser.add_argument("--target-accept", type=float, default=0.55, help="of burn-in; draws then accept some .2 more")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, coreset in coresets(arguments):
@@ -69,7 +70,7 @@ def jobs(problem: Problem, coreset: Coreset, arguments: argparse.Namespace) -> I
     yield {"protocol": "published"}, cell(published_options(len(coreset) / problem.num_classes), published=True)
     ours = {
         "num_draws": arguments.draws, "num_burn": arguments.burn, "num_leapfrog": arguments.leapfrog,
-        "num_chains": arguments.chains, "step_size": arguments.step_size,
+        "num_chains": arguments.chains, "step_size": arguments.step_size, "target_accept": arguments.target_accept,
     }  # fmt: skip
     priors = [("fan-in", scale) for scale in arguments.fan_in] + [("isotropic", scale) for scale in arguments.isotropic]
     for temperature in arguments.temperatures:
