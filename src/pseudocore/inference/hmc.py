@@ -8,7 +8,7 @@ probability $\min(1, e^{H(\theta, r) - H(\hat\theta, \hat r)})$: momentum, mass 
 | Kim et al. | here |
 |---|---|
 | N − burn, burn | `num_draws`, `num_burn` |
-| m, ε | `num_leapfrog`, `step_size` |
+| m, ε | `num_leapfrog`, `step_size` · √T |
 | σ_θ, σ_r | `init_scale`, `momentum_scale` (mass σ_r²) |
 | λ | `prior_scale` = 1/√(2λ) with `prior` isotropic |
 
@@ -82,8 +82,8 @@ class HMC(ChainSettings):
 
     num_leapfrog: Count = 10
     """Leapfrog steps a proposal."""
-    step_size: Positive = 0.02
-    """Leapfrog step size; the first guess when it is adapted."""
+    step_size: Positive = 0.05
+    """Leapfrog step size at temperature 1; the first guess when it is adapted. At T it is √T of that, as the posterior is √T as wide."""
     target_accept: Fraction = 0.7
     """Acceptance rate that burn-in adapts the step size to (draws then accept some .1 more); 0 keeps the step size fixed."""
     jitter: Fraction = 0.1
@@ -100,7 +100,8 @@ class HMC(ChainSettings):
     def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:
         """`log_density` must be the same function at every call."""
         gradient, value = self._climb(log_density, rng)(theta)
-        return State(theta, value, gradient, torch.zeros((), dtype=theta.dtype, device=theta.device), begin(self.step_size, value))
+        adaptation = begin(self.step_size * self.temperature**0.5, value)
+        return State(theta, value, gradient, torch.zeros((), dtype=theta.dtype, device=theta.device), adaptation)
 
     def step(self, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
         climb, mass = self._climb(log_density, rng), 1.0 if self.mismatched_momentum else self.momentum_scale**2
@@ -138,7 +139,7 @@ class HMC(ChainSettings):
         accepted, step_size = draws.trace("accepted"), draws.trace("step_size").double()
         if accepted.any():
             return None
-        last = float(step_size.mean())
+        last = float(step_size.mean()) / self.temperature**0.5
         way_out = f"try {last / 10:.1g}" if self.target_accept == 0 else f"try a first guess of {last / 10:.1g} and a longer num_burn"
         return (
             f"every one of {accepted.numel()} proposals was rejected: a step size of {last:.3g} is too long for this posterior; {way_out}"

@@ -117,8 +117,9 @@ def test_starts(problem: Problem, coreset: Coreset) -> None:
 @pytest.mark.parametrize(("num_burn", "adapted"), [(9, False), (10, True)])
 def test_a_burn_in_too_short_to_adapt_in(problem: Problem, coreset: Coreset, num_burn: int, adapted: bool) -> None:
     kept = MemoryDraws()
-    HMC(num_draws=2, num_burn=num_burn, num_leapfrog=2, step_size=0.02, jitter=0.0).sample(problem, coreset, Rng(0), draws=kept)
-    assert torch.allclose(kept.trace("step_size"), torch.tensor(0.02, dtype=torch.float64)) is not adapted
+    hmc = HMC(num_draws=2, num_burn=num_burn, num_leapfrog=2, step_size=0.02, jitter=0.0, temperature=0.25)
+    hmc.sample(problem, coreset, Rng(0), draws=kept)
+    assert torch.allclose(kept.trace("step_size"), torch.tensor(0.01, dtype=torch.float64)) is not adapted  # 0.02 √T
 
 
 @pytest.mark.parametrize("target", [0.0, 0.8])
