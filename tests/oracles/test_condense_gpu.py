@@ -33,8 +33,16 @@ def noise_images(width: int, augment: DSA | None = None, num_classes: int = 10, 
 @pytest.mark.parametrize("augment", [None, DSA()], ids=["plain", "augmented"])
 @pytest.mark.parametrize(
     "method",
-    [dc.DC(**SHORT, **INNER), dc.DSA(**SHORT, **INNER), lcmat_c.LCMatC(**SHORT, **INNER), dm.DM(**SHORT), cafe.CAFE(**SHORT, **INNER)],
-    ids=["dc", "dsa", "lcmat-c", "dm", "cafe"],
+    [
+        dc.DC(**SHORT, **INNER),
+        dc.DSA(**SHORT, **INNER),
+        lcmat_c.LCMatC(**SHORT, **INNER),
+        dm.DM(**SHORT),
+        cafe.CAFE(**SHORT, **INNER),
+        dc.DC(**SHORT, **INNER, formation=2),
+        cafe.CAFE(**SHORT, **INNER, formation=2),
+    ],
+    ids=["dc", "dsa", "lcmat-c", "dm", "cafe", "dc-formation", "cafe-formation"],
 )
 def test_a_step_is_captured_and_draws_as_it_would_eagerly(method: Any, augment: DSA | None, norm: Any) -> None:
     problem = noise_images(16, augment, norm=norm)

@@ -16,8 +16,12 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.data import digits, whiten
 from pseudocore.inference.sgd import SGD
+from pseudocore.methods.cafe import CAFE
+from pseudocore.methods.dc import DC, DSA
 from pseudocore.methods.dd import DatasetDistillation
+from pseudocore.methods.dm import DM
 from pseudocore.methods.kip import KIP
+from pseudocore.methods.lcmat_c import LCMatC
 from pseudocore.methods.vbpc import VBPC, FRePo
 from pseudocore.models.convnet import ConvNet
 from pseudocore.parts import formation
@@ -25,10 +29,19 @@ from pseudocore.parts.adam import start
 
 RNG = Rng(6)("step", 0)
 FEW: dict[str, Any] = {"per_class": 1, "num_steps": 10, "batch_size": 20}
-METHODS = {
+NETWORK: dict[str, Any] = {"num_inner_steps": 3, "inner_lr": 0.1}
+METHODS: dict[str, Any] = {
     "kip-features": KIP(**FEW, num_networks=1, formation=2),
     "kip-ntk": KIP(**FEW, kernel="ntk", formation=2),
     "dd": DatasetDistillation(**FEW, num_inner_steps=3, formation=2),
+    "dc": DC(**FEW, **NETWORK, formation=2),
+    "dsa": DSA(**FEW, **NETWORK, strategy="crop_scale_rotate", formation=2),
+    "lcmat-c": LCMatC(**FEW, **NETWORK, formation=2),
+    "dm": DM(**FEW, formation=2),
+    "cafe": CAFE(**FEW, **NETWORK, formation=2),
+    "vbpc": VBPC(**FEW, pool_size=2, formation=2),
+    "vbpc-mirrored": VBPC(**FEW, pool_size=2, formation=2, mirror=True),
+    "frepo": FRePo(**FEW, pool_size=2, formation=2),
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -76,27 +89,25 @@ def test_it_starts_from_tiles_of_the_right_class(problem: Problem) -> None:
         assert int(labels[near.argmin()]) == int(y[place // 4])
 
 
+@pytest.mark.parametrize("factor", [1, 2])
+def test_noise_starts_at_the_scale_of_the_data(problem: Problem, factor: int) -> None:
+    x, y = formation.begin(problem, 40, "noise", RNG, factor=factor)  # tiles of real ones would take 160 of a class: more than there are
+    train, _ = problem.batch(torch.arange(problem.num_train))
+    assert len(x) == len(y) == 400
+    assert float(x.std()) == pytest.approx(float(train.std()), rel=0.1)
+
+
 @every_method
 def test_a_step_is_that_of_the_shown_images_pulled_back(method: Any, problem: Problem) -> None:
     """The loss equals that of the method without formation on the tiles; its gradient in them, pulled through `split`, is ours."""
     state = method.init(problem, RNG("init"))
     after, info = method.step(problem, state, RNG)
-    plain = replace(method, formation=1)
-    words = {"x": formation.split(state.learned.x, 2)}
-    if isinstance(method, KIP):
-        words["y"] = formation.repeat(state.learned.y, 2)
-    shown = plain.init(problem, RNG("init"))  # of the right kinds; what counts is put in
-    learned = shown.learned._replace(**words)
-    moments = type(learned)(*(start(part) for part in learned))
-    shown = shown._replace(learned=learned, moments=moments)
-    if not isinstance(method, KIP):
-        shown = shown._replace(y=formation.repeat(state.y, 2))
-    plain_after, plain_info = plain.step(problem, shown, RNG)
+    plain_after, plain_info = replace(method, formation=1).step(problem, on_tiles(state), RNG)
     assert float(info.loss) == pytest.approx(float(plain_info.loss), rel=1e-10)
-    in_shown = plain_after.moments.x.first
-    pulled = grad(lambda x: (formation.split(x, 2) * in_shown).sum())(state.learned.x)
+    in_shown = gradient(plain_after)
+    pulled = grad(lambda x: (formation.split(x, 2) * in_shown).sum())(stored(state).x)
     assert pulled.abs().max() > 1e-8
-    torch.testing.assert_close(after.moments.x.first, pulled, rtol=0, atol=1e-8 * float(pulled.abs().max()))
+    torch.testing.assert_close(gradient(after), pulled, rtol=0, atol=1e-8 * float(pulled.abs().max()))
 
 
 @every_method
@@ -106,13 +117,63 @@ def test_decoded_the_coreset_is_what_the_method_saw(method: Any, problem: Proble
     assert len(coreset) == 10
     assert coreset.provenance["formation"] == 2
     whole = formation.decoded(problem, coreset)
-    assert len(whole) == 40
-    torch.testing.assert_close(problem.inputs(whole.x), formation.split(state.learned.x, 2), rtol=0, atol=1e-9)
-    assert torch.equal(whole.labels, coreset.labels.repeat_interleave(4))
+    x, labels = formation.split(stored(state).x, 2), coreset.labels.repeat_interleave(4)
+    if getattr(method, "mirror", False):
+        x, labels = torch.cat([x, x.flip(3)]), labels.repeat(2)
+    torch.testing.assert_close(problem.inputs(whole.x), x, rtol=0, atol=1e-9)
+    assert torch.equal(whole.labels, labels)
     assert whole.learned == coreset.learned
     assert formation.decoded(problem, whole) is whole
     log_probs = SGD(num_steps=2).fit(problem, whole, RNG)(problem.data.test.x[:5])
     assert log_probs.isfinite().all()
+
+
+@every_method
+def test_one_by_one_the_provenance_says_nothing(method: Any, problem: Problem) -> None:
+    plain = replace(method, formation=1)
+    assert "formation" not in plain.coreset(problem, plain.init(problem, RNG("init"))).provenance
+
+
+@pytest.mark.parametrize("name", ["dc", "dsa", "cafe", "vbpc", "vbpc-mirrored", "frepo"])
+def test_networks_train_on_the_tiles(name: str, problem: Problem) -> None:
+    still = {"image_lr": 1e-12, **({"label_lr": 0.0} if hasattr(METHODS[name], "label_lr") else {})}  # so that all see the same points
+    method = replace(METHODS[name], **still)
+    plain = replace(method, formation=1)
+    state = method.init(problem, RNG("init"))
+    ours, expected, on_stored = (
+        way.step(problem, start, RNG)[0] for way, start in ((method, state), (plain, on_tiles(state)), (plain, state))
+    )
+    torch.testing.assert_close(networks(ours), networks(expected), rtol=0, atol=1e-9)
+    assert not torch.allclose(networks(ours), networks(on_stored), rtol=0, atol=1e-6)
+
+
+def stored(state: Any) -> Any:
+    """Where a state keeps its images, as `x`: beside what else is learned, beside a network, or alone."""
+    return getattr(state, "learned", None) or getattr(state, "images", state)
+
+
+def gradient(state: Any) -> Tensor:
+    """What a first step leaves of the gradient in the images, times a constant of the optimiser's."""
+    found: Tensor = state.moments.x.first if hasattr(state, "moments") else stored(state).velocity
+    return found
+
+
+def networks(state: Any) -> Tensor:
+    theta: Tensor = state.pool.theta if hasattr(state, "pool") else state.theta
+    return theta
+
+
+def on_tiles(state: Any) -> Any:
+    """The state of a method that stores the tiles one by one, at rest."""
+    kept = stored(state)
+    tiles = kept._replace(x=formation.split(kept.x, 2), **({"y": formation.repeat(kept.y, 2)} if hasattr(kept, "y") else {}))
+    if not hasattr(state, "learned"):
+        tiles = tiles._replace(velocity=torch.zeros_like(tiles.x))
+        return state._replace(images=tiles) if hasattr(state, "images") else tiles
+    words = {"learned": tiles, "moments": type(tiles)(*map(start, tiles))}
+    words |= {"average": tiles} if hasattr(state, "average") else {}
+    words |= {"y": formation.repeat(state.y, 2)} if hasattr(state, "y") else {}
+    return state._replace(**words)
 
 
 @pytest.mark.parametrize("make", [VBPC, FRePo])
@@ -143,7 +204,7 @@ def test_the_pool_trains_on_mirror_images_too(problem: Problem) -> None:
     few = {**FEW, "pool_size": 1, "image_lr": 1e-12, "label_lr": 0.0}  # points stay, so that both pools see the same
     state = VBPC(**few, mirror=True).init(problem, RNG("init"))
     after, _ = VBPC(**few, mirror=True).step(problem, state, RNG)
-    learned = state.learned._replace(x=formation.mirrored(state.learned.x), y=state.learned.y.repeat(2, 1))
+    learned: Any = state.learned._replace(x=formation.mirrored(state.learned.x), y=state.learned.y.repeat(2, 1))
     both = state._replace(learned=learned, average=learned, moments=type(learned)(*map(start, learned)))
     expected, _ = VBPC(**few).step(problem, both, RNG)
     torch.testing.assert_close(after.pool.theta, expected.pool.theta, rtol=0, atol=1e-9)
@@ -187,6 +248,7 @@ def test_what_cannot_be_cut_is_refused(problem: Problem, changes: dict[str, int]
             formation.decoded(problem, _coreset(problem, 3))
 
 
-def test_features_have_no_tiles(make_problem: Callable[..., Problem]) -> None:
+@pytest.mark.parametrize("kind", ["real", "noise"])
+def test_features_have_no_tiles(make_problem: Callable[..., Problem], kind: Any) -> None:
     with pytest.raises(ConfigError, match="has features of shape"):
-        formation.begin(make_problem(), 1, "real", RNG, factor=2)
+        formation.begin(make_problem(), 1, kind, RNG, factor=2)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from pseudocore.core.compile import Stepper
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.data import DSA, digits, whiten
@@ -106,6 +107,30 @@ def test_a_quadratic_path_is_known_in_closed_form() -> None:
     in_end = 2 * (end - target)
     torch.testing.assert_close(pulled.x, ((1 - (1 - eta) ** num) / 4 * in_end).expand(4, 3), rtol=1e-12, atol=0)
     torch.testing.assert_close(pulled.step_size, in_end @ (-num * (1 - eta) ** (num - 1) * (start - centre)), rtol=1e-12, atol=0)
+
+
+def test_compiled_in_pieces_the_way_back_is_one_of_them_and_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, pieces = Case(images("instance"), 4), []
+
+    def note(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        pieces.append(function)
+        return lambda *arguments: function(*arguments)
+
+    def step(_: Problem, state: trajectory.State, rng: Rng) -> tuple[trajectory.State, Tensor]:
+        pulled = unroll.differentiate(
+            lambda thetas: (thetas[-1] - case.target).square().sum(),
+            *case.parts, case.theta, state.x, case.step_size, rng("inner"), num_steps=STEPS,
+        )  # fmt: skip
+        images, pull = trajectory.seen(case.parts[1], state.x, rng("view"))
+        return state._replace(x=pulled.x, velocity=pull(images)), pulled.value
+
+    monkeypatch.setattr(torch, "compile", note)
+    start = trajectory.State(case.x, case.y, torch.zeros_like(case.x))
+    eager, _ = Stepper(step, case.problem, "off", in_pieces=True)(start, Rng(1))
+    assert pieces == []
+    compiled, _ = Stepper(step, case.problem, "on", in_pieces=True)(start, Rng(1))
+    assert unroll._pull in pieces
+    assert all(torch.equal(one, other) for one, other in zip(compiled, eager, strict=True))
 
 
 def test_noisy_steps_have_the_moments_of_their_autoregression() -> None:

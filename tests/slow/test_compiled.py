@@ -1,6 +1,6 @@
 """Trajectory methods and chains compiled in pieces take the same steps, and compile each piece once, not once a use."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -9,16 +9,18 @@ import torch
 from torch._dynamo.utils import counters
 
 from pseudocore import setup as setups
-from pseudocore.core.compile import Stepper
+from pseudocore.core.compile import Stepper, fused
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import flatten
-from pseudocore.data import load
+from pseudocore.data import DSA, load
+from pseudocore.data.augment import Draw
 from pseudocore.inference.hmc import HMC
 from pseudocore.methods.bpc_cd import BPCContrastiveDivergence
 from pseudocore.methods.bpc_fkl import BPCForwardKL
 from pseudocore.methods.bpc_rkl import BPCReverseKL
 from pseudocore.methods.bpc_w import BPCWasserstein
+from pseudocore.parts import trajectory
 from pseudocore.parts.experts import Resident
 from pseudocore.setup import Setup
 
@@ -45,6 +47,25 @@ def taken(step: Any, state: Any, problem: Problem, compile: Any) -> tuple[dict[s
     return flatten(state), counters["stats"]["unique_graphs"]
 
 
+@dataclass(frozen=True)
+class AsOnAGPU:
+    """All operations, the drawn one chosen by a number that stays on the device: one graph for all of them."""
+
+    change: DSA
+
+    def __call__(self, x: torch.Tensor, rng: Rng) -> torch.Tensor:
+        shown: torch.Tensor = fused(self.apply)(x, self.draw(rng, len(x), x.device))
+        return shown
+
+    def draw(self, rng: Rng, num: int, device: torch.device | str) -> Draw:
+        place = rng("operation").integers(len(self.change.operations), device=device)
+        return self.change.draw(rng, num, device)._replace(operation=place)
+
+    def apply(self, x: torch.Tensor, draw: Draw) -> torch.Tensor:
+        return self.change.apply(x, draw)
+
+
+@pytest.mark.parametrize("augment", [None, AsOnAGPU(DSA())], ids=["flip", "all"])
 @pytest.mark.parametrize(
     "make",
     [
@@ -56,8 +77,8 @@ def taken(step: Any, state: Any, problem: Problem, compile: Any) -> tuple[dict[s
     ],
     ids=["fkl", "fkl-batched", "rkl", "w", "cd"],
 )
-def test_methods(problem: Problem, make: Any) -> None:
-    graphs = []
+def test_methods(problem: Problem, make: Any, augment: AsOnAGPU | None) -> None:
+    problem, graphs = replace(problem, augment=augment or problem.augment), []
     for num_inner_steps in (2, 4):
         method = make(num_inner_steps=num_inner_steps, **SHORT)
         start = method.init(problem, Rng(0)("init"))
@@ -67,6 +88,20 @@ def test_methods(problem: Problem, make: Any) -> None:
         assert all(torch.allclose(compiled[name], value, rtol=1e-5, atol=1e-6) for name, value in eager.items())
         graphs.append(num)
     assert 0 < graphs[0] == graphs[1]
+
+
+def test_the_way_back_through_a_view(problem: Problem) -> None:
+    view, x = AsOnAGPU(DSA()), problem.batch(torch.arange(20))[0]
+
+    def step(_: Problem, state: trajectory.State, rng: Rng) -> tuple[trajectory.State, None]:
+        images, pull = trajectory.seen(view, state.x, rng("view"))
+        return state._replace(x=pull(images.sin())), None
+
+    start = trajectory.State(x, torch.zeros(20), torch.zeros_like(x))
+    eager, _ = taken(step, start, problem, "off")
+    compiled, num = taken(step, start, problem, "on")
+    assert torch.allclose(compiled["x"], eager["x"], rtol=1e-5, atol=1e-6)
+    assert num == 2  # there and back
 
 
 def test_chains(problem: Problem) -> None:

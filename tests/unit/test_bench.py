@@ -223,7 +223,7 @@ def test_everything_with_steps_can_be_timed(name: str) -> None:
     assert found.timing.low_ms <= found.timing.ms <= found.timing.high_ms
     assert found.work is not None
     assert found.work.bytes > 0
-    assert (found.work.flop > 0) == (name != "augment")
+    assert found.work.flop > 0 or name == "augment"  # which has products only where it shifts or stretches
 
 
 def test_requests_and_measurements_travel_as_json() -> None:

@@ -29,6 +29,7 @@ from pseudocore.core.config import Fraction, NonNegative, Range
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean
 from pseudocore.core.rng import Rng
+from pseudocore.data.resample import crop, rotate, scale
 
 __all__ = ["DSA", "OPERATIONS", "Draw", "brightness", "contrast", "crop", "cutout", "flip", "rotate", "saturation", "scale"]
 
@@ -78,6 +79,8 @@ class DSA:
                 )
         if len(set(self.operations)) < len(self.operations):
             raise ConfigError(f"strategy {self.strategy!r} names an operation twice; name each at most once")
+        # Left to itself the compiler looks inside and differentiates anew, by additions in no fixed order.
+        torch.compiler.allow_in_graph(rotate)  # type: ignore[no-untyped-call]
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -130,28 +133,6 @@ def flip(x: Tensor, mirrored: Tensor) -> Tensor:
     return torch.where(mirrored.view(-1, 1, 1, 1), x.flip(-1), x)
 
 
-def scale(x: Tensor, vertical: Tensor, horizontal: Tensor) -> Tensor:
-    """Stretch about the centre by factors (1,) or (n,); above one enlarges, zeros fill what is uncovered."""
-    rows, columns = _centred(x, vertical)
-    centre_row, centre_column = (x.shape[2] - 1) / 2, (x.shape[3] - 1) / 2
-    return _bilinear(x, rows / vertical.view(-1, 1, 1) + centre_row, columns / horizontal.view(-1, 1, 1) + centre_column)
-
-
-def rotate(x: Tensor, angle: Tensor) -> Tensor:
-    """Turn anticlockwise about the centre by radians (1,) or (n,)."""
-    rows, columns = _centred(x, angle)
-    cos, sin = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)
-    centre_row, centre_column = (x.shape[2] - 1) / 2, (x.shape[3] - 1) / 2
-    return _bilinear(x, cos * rows + sin * columns + centre_row, cos * columns - sin * rows + centre_column)
-
-
-def crop(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
-    """Shift by whole pixels (1,) or (n,), integers; zeros move in."""
-    rows = torch.arange(x.shape[2], device=x.device).view(1, -1, 1) - down.view(-1, 1, 1)
-    columns = torch.arange(x.shape[3], device=x.device).view(1, 1, -1) - right.view(-1, 1, 1)
-    return _pick(x, rows, columns)
-
-
 def cutout(x: Tensor, row: Tensor, column: Tensor, fraction: float) -> Tensor:
     """Zero a rectangle of `fraction` of each side around the pixel (row, column), (1,) or (n,), integers."""
     rows, columns = _covered(row, x.shape[2], fraction), _covered(column, x.shape[3], fraction)
@@ -187,34 +168,3 @@ def _covered(centre: Tensor, length: int, fraction: float) -> Tensor:
 
 def _about(x: Tensor, centre: Tensor, factor: Tensor) -> Tensor:
     return centre + (x - centre) * factor.to(x.dtype).view(-1, 1, 1, 1)
-
-
-def _centred(x: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Pixel coordinates from the centre of the image, (1, height, 1) and (1, 1, width)."""
-    rows, columns = (torch.arange(n, dtype=like.dtype, device=x.device) - (n - 1) / 2 for n in x.shape[2:])
-    return rows.view(1, -1, 1), columns.view(1, 1, -1)
-
-
-def _bilinear(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Values of x between its pixels, at (b, height, width) coordinates in pixels.
-
-    Made of indexing, not `grid_sample`, whose gradient has no derivative of its own and, on a GPU, no fixed summation order.
-    """
-    top, left = rows.floor(), columns.floor()
-    result = torch.zeros_like(x)
-    for below in (0, 1):
-        for beside in (0, 1):
-            vertical = rows - top if below else top + 1 - rows
-            horizontal = columns - left if beside else left + 1 - columns
-            weight = (vertical * horizontal).to(x.dtype).unsqueeze(1)  # (b, 1, height, width)
-            result = result + weight * _pick(x, (top + below).long(), (left + beside).long())
-    return result
-
-
-def _pick(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """x at whole pixels (b, height, width), broadcastable; zero outside the image."""
-    height, width = x.shape[2:]
-    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    each = torch.arange(len(x), device=x.device).view(-1, 1, 1)
-    picked = x[each, :, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]  # (n, height, width, channels)
-    return picked.movedim(-1, 1) * inside.unsqueeze(1)

@@ -37,7 +37,7 @@ from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.parts import classwise, trajectory, unroll
+from pseudocore.parts import classwise, formation, trajectory, unroll
 from pseudocore.parts.classwise import Info, Settings, State
 
 __all__ = ["CAFE"]
@@ -80,18 +80,20 @@ class CAFE(Settings):
         real = _real(problem, [layers(view(problem.batch(batch)[0], stream)) for batch, stream in zip(drawn.batches, streams, strict=True)])
 
         def loss(x: Tensor) -> Tensor:
-            shown = torch.cat([view(own, stream) for own, stream in zip(x.chunk(len(streams)), streams, strict=True)])
+            tiles = formation.split(x, self.formation).chunk(len(streams))
+            shown = torch.cat([view(own, stream) for own, stream in zip(tiles, streams, strict=True)])
             return self.mismatch([layer.view(problem.num_classes, -1, layer.shape[1]).mean(1) for layer in layers(shown)], real)
 
         gradient, value = grad_and_value(loss)(images.x)
         images, info = classwise.move(self, images, drawn, gradient, value.detach())
         if self.max_age > 1:  # otherwise the network is gone after this step
-            energy = trajectory.energy_on(problem, images.y)
-            theta = unroll.descend(energy, view, theta, images.x, rng("inner"), num_steps=self.num_inner_steps, step_size=self.inner_lr)
+            x, y = formation.shown(images.x, images.y, factor=self.formation)
+            energy = trajectory.energy_on(problem, y)
+            theta = unroll.descend(energy, view, theta, x, rng("inner"), num_steps=self.num_inner_steps, step_size=self.inner_lr)
         return State(images, *classwise.aged(problem, theta, state.age, rng("fresh"), max_age=self.max_age)), info
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.images.x, state.images.y)
+        return trajectory.coreset(problem, state.images.x, state.images.y, factor=self.formation)
 
     def mismatch(self, centres: list[Tensor], real: Real) -> Tensor:
         """The objective above, of mean features (classes, width) of the pseudo-images in every layer."""

@@ -38,7 +38,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.data import augment
-from pseudocore.parts import classwise, distance, trajectory, unroll
+from pseudocore.parts import classwise, distance, formation, trajectory, unroll
 from pseudocore.parts.classwise import Info, State
 from pseudocore.parts.distance import Distance
 from pseudocore.parts.unroll import View
@@ -72,7 +72,7 @@ class DC(Settings):
         return _step(self, trajectory.view_of(problem), problem, state, rng)
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.images.x, state.images.y)
+        return trajectory.coreset(problem, state.images.x, state.images.y, factor=self.formation)
 
 
 @methods.register("dsa", kind="condense", paper="Zhao & Bilen 2021, arXiv 2102.08259")
@@ -95,7 +95,7 @@ class DSA(Settings):
         return _step(self, self._view(problem), problem, state, rng)
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.images.x, state.images.y)
+        return trajectory.coreset(problem, state.images.x, state.images.y, factor=self.formation)
 
     def _view(self, problem: Problem) -> View:
         return problem.augment or _augmentation(self.strategy)
@@ -119,9 +119,10 @@ def _step(method: Settings, view: View, problem: Problem, state: State, rng: Rng
         target, _ = classwise.slope(problem, theta, real, label, drawn.statistics)
         return lambda own: distance.between(method.distance, target, classwise.slope(problem, theta, own, label, drawn.statistics)[0])
 
-    gradient, loss = classwise.match(problem, view, images.x, drawn, against, rng)
+    gradient, loss = classwise.match(method, problem, view, images.x, drawn, against, rng)
     images, info = classwise.move(method, images, drawn, gradient, loss)
     if method.max_age > 1:  # otherwise the network is gone after this step
-        energy = trajectory.energy_on(problem, images.y)
-        theta = unroll.descend(energy, view, theta, images.x, rng("inner"), num_steps=method.num_inner_steps, step_size=method.inner_lr)
+        x, y = formation.shown(images.x, images.y, factor=method.formation)
+        energy = trajectory.energy_on(problem, y)
+        theta = unroll.descend(energy, view, theta, x, rng("inner"), num_steps=method.num_inner_steps, step_size=method.inner_lr)
     return State(images, *classwise.aged(problem, theta, state.age, rng("fresh"), max_age=method.max_age)), info

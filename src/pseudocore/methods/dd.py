@@ -102,5 +102,5 @@ class DatasetDistillation(Settings):
         return State(new, Learned(lr_moments, moments), state.y, state.step + 1), info  # type: ignore[arg-type]
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
-        coreset = trajectory.coreset(problem, state.learned.x, state.y, inner_lr=state.learned.log_inner_lr.exp().item())
-        return coreset.with_provenance(formation=self.formation) if self.formation > 1 else coreset
+        inner_lr = state.learned.log_inner_lr.exp().item()
+        return trajectory.coreset(problem, state.learned.x, state.y, factor=self.formation, inner_lr=inner_lr)

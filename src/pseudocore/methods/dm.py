@@ -66,8 +66,8 @@ class DM(Settings):
             target = centre(real)
             return lambda own: (centre(own) - target).square().sum()  # the objective above
 
-        gradient, loss = classwise.match(problem, trajectory.view_of(problem), state.x, drawn, against, rng)
+        gradient, loss = classwise.match(self, problem, trajectory.view_of(problem), state.x, drawn, against, rng)
         return classwise.move(self, state, drawn, gradient, loss)
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.x, state.y)
+        return trajectory.coreset(problem, state.x, state.y, factor=self.formation)

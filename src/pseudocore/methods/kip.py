@@ -124,7 +124,7 @@ class KIP:
     def coreset(self, problem: Problem, state: State) -> Coreset:
         x, y, log_scale = state.learned
         numbers = {"logit_scale": log_scale.exp().item(), "ridge": self.ridge}
-        provenance = {"posterior": numbers, **({"formation": self.formation} if self.formation > 1 else {})}
+        provenance = {"posterior": numbers, **formation.provenance(factor=self.formation)}
         return Coreset(problem.pixels(x).cpu(), y.cpu(), torch.ones(len(y), dtype=y.dtype), provenance=provenance)
 
     def _closed_form(self, real: Tensor) -> "Pair":

@@ -21,7 +21,7 @@ variances cost two products of (classes, n) and (n, h + 1) a class.
 
 Deviations:
   D1. Variances, like gradients, are matched class by class, and $\lvert\cdot\rvert$ is the sum over all k (h + 1) entries.
-  D2. One example has no variance: with one image per class that side is 0, and the term moves nothing.
+  D2. One example has no variance: with one image per class (and `formation` 1) that side is 0, and the term moves nothing.
   D3. The paper prints one epoch of training per inner loop, but neither the number of steps nor when $\theta$ is drawn anew. Here a
       network's life is one epoch of CIFAR-10: 100 matching steps with 8 batches of 64 each.
   D4. The paper's $\gamma$ = .005 belongs to a distance it does not print; with the cosine of `dc`, its .1 is the default.
@@ -89,13 +89,13 @@ class LCMatC(Settings):
 
             return mismatch
 
-        gradient, loss = classwise.match(problem, view, state.images.x, drawn, against, rng)
+        gradient, loss = classwise.match(self, problem, view, state.images.x, drawn, against, rng)
         images, info = classwise.move(self, state.images, drawn, gradient, loss)
         theta = self._trained(problem, theta, rng("inner")) if self.max_age > 1 else theta
         return State(images, *classwise.aged(problem, theta, state.age, rng("fresh"), max_age=self.max_age)), info
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.images.x, state.images.y)
+        return trajectory.coreset(problem, state.images.x, state.images.y, factor=self.formation)
 
     def _trained(self, problem: Problem, theta: Tensor, rng: Rng) -> Tensor:
         """The constraint of Eq. (15), on random batches."""

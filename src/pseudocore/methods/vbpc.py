@@ -48,7 +48,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts import formation, gaussian, pool
 from pseudocore.parts.adam import adam, cosine, start
-from pseudocore.parts.initial import Initial, initial_inputs
+from pseudocore.parts.initial import Initial
 from pseudocore.parts.pool import Pool
 from pseudocore.parts.regression import centred
 
@@ -105,6 +105,8 @@ class Settings:
     """Adam's step size of the pool networks on the coreset."""
     augment_on: Literal["data", "both"] = "data"
     """Whether the problem's augmentation, if any, acts on the real batch alone or on the coreset too."""
+    formation: Count = 1
+    """Images that a stored one holds along each side; 1 stores them one by one."""
     mirror: bool = False
     """Whether each image is shown beside its mirror image, as two points of one label."""
     averaging: Annotated[float, Range(low=0, high=0.9999)] = 0.0
@@ -167,7 +169,7 @@ Loss = Callable[[Problem, Learned, Tensor, Tensor, Tensor], tuple[Tensor, Tensor
 
 def _init(method: Settings, prior_variance: float, problem: Problem, rng: Rng) -> State:
     formation.check(problem, mirror=method.mirror)
-    x, y = initial_inputs(problem, method.per_class, method.initial, rng("images"))
+    x, y = formation.begin(problem, method.per_class, method.initial, rng("images"), factor=method.formation)
     numbers = torch.tensor([method.logit_scale, prior_variance], dtype=problem.dtype, device=problem.device).log()
     learned = Learned(x, centred(y, problem.num_classes, x.dtype), numbers[0], numbers[1])
     networks = pool.fill(problem, rng("pool"), size=method.pool_size, max_age=method.max_age)
@@ -205,8 +207,9 @@ def _step(method: Settings, loss: Loss, problem: Problem, state: State, rng: Rng
 
 
 def _shown(method: Settings, learned: Learned) -> Learned:
-    """What networks are shown of the points: themselves, and their mirror images where asked for."""
-    return learned._replace(x=formation.mirrored(learned.x), y=torch.cat([learned.y, learned.y])) if method.mirror else learned
+    """What networks are shown of the points: themselves or their tiles, and the mirror images of these where asked for."""
+    x, y = formation.shown(learned.x, learned.y, factor=method.formation, mirror=method.mirror)
+    return learned._replace(x=x, y=y)
 
 
 def _gradient(objective: Callable[[Learned], tuple[Tensor, Tensor]], learned: Learned) -> tuple[Learned, Tensor, Tensor]:
@@ -228,5 +231,5 @@ def _coreset(method: Settings, problem: Problem, state: State) -> Coreset:
         "ridge": method.ridge,
     }
     weight = torch.ones(len(kept.y), dtype=kept.y.dtype)
-    provenance = {"posterior": numbers, **({"mirror": True} if method.mirror else {})}
+    provenance = {"posterior": numbers, **formation.provenance(factor=method.formation, mirror=method.mirror)}
     return Coreset(problem.pixels(kept.x).cpu(), kept.y.cpu(), weight, provenance=provenance)

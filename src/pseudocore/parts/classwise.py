@@ -18,9 +18,9 @@ from pseudocore.core.errors import DataError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.parts import trajectory
+from pseudocore.parts import formation, trajectory
 from pseudocore.parts.gradients import LastLayer
-from pseudocore.parts.initial import Initial, initial_inputs
+from pseudocore.parts.initial import Initial
 from pseudocore.parts.trajectory import Info
 from pseudocore.parts.unroll import View
 
@@ -70,6 +70,8 @@ class Settings:
     """Share of the last change of the images that is kept."""
     initial: Initial = "noise"
     """Start from real images, from mixes of two of a class, or from noise."""
+    formation: Count = 1
+    """Images that a stored one holds along each side; 1 stores them one by one."""
 
     in_pieces: ClassVar[bool] = True
     """A step is passes of every class through the network, written out: captured in seconds, compiled whole in many minutes."""
@@ -77,7 +79,7 @@ class Settings:
 
 def begin(method: Settings, problem: Problem, rng: Rng) -> trajectory.State:
     """Initial images, ordered by class, at rest."""
-    x, y = initial_inputs(problem, method.per_class, method.initial, rng("images"))
+    x, y = formation.begin(problem, method.per_class, method.initial, rng("images"), factor=method.formation)
     return trajectory.State(x, y, torch.zeros_like(x))
 
 
@@ -105,11 +107,16 @@ def draw(problem: Problem, theta: Tensor, size: int, rng: Rng) -> Real:
     return Real(batches, problem.model.statistics(theta, x) or None, x.abs().mean())
 
 
-def match(problem: Problem, view: View, x: Tensor, real: Real, against: Against, rng: Rng) -> tuple[Tensor, Tensor]:
+def match(method: Settings, problem: Problem, view: View, x: Tensor, real: Real, against: Against, rng: Rng) -> tuple[Tensor, Tensor]:
     """Gradient in the images x, ordered by class, of the sum over classes of what `against` says; and that sum."""
+
+    def shown(own: Tensor, rng: Rng) -> Tensor:
+        return view(formation.split(own, method.formation), rng)
+
     gradients, total = [], x.new_zeros(())
     for label, (own, batch) in enumerate(zip(x.chunk(len(real.batches)), real.batches, strict=True)):
-        gradient, loss = _match_one(problem, view, own, batch, against, label, rng("augment", label))
+        stream = rng("augment", label)  # one for both sides: the same augmentation
+        gradient, loss = _towards(against(view(problem.batch(batch)[0], stream), label), shown, own, stream)
         gradients.append(gradient)
         total = total + loss
     return torch.cat(gradients), total
@@ -147,7 +154,7 @@ def aged(problem: Problem, theta: Tensor, age: Tensor, rng: Rng, *, max_age: int
     return torch.where(keep, theta, fresh), torch.where(keep, age + 1, 0)
 
 
-def _match_one(problem: Problem, view: View, own: Tensor, batch: Tensor, against: Against, label: int, rng: Rng) -> tuple[Tensor, Tensor]:
-    mismatch = against(view(problem.batch(batch)[0], rng), label)
-    gradient, loss = grad_and_value(lambda own: mismatch(view(own, rng)))(own)  # the same stream, the same augmentation
+def _towards(mismatch: Mismatch, shown: View, own: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
+    """Gradient of the loss in the images of a class, and the loss."""
+    gradient, loss = grad_and_value(lambda own: mismatch(shown(own, rng)))(own)
     return gradient, loss.detach()

@@ -8,11 +8,12 @@ gradient reaches the stored pixels. All tiles of an image share its label and it
 
 Where left and right mean nothing, a stored image says as much when mirrored: `mirrored` shows both, as two points of one label.
 
-Pieces for a method: `begin` for where stored images start, `split` and `mirrored` for what is shown of them and `repeat` for their
-labels; its coreset holds the stored images and says `formation` and `mirror` in its provenance, and `decoded` is what inference trains on.
+Pieces for a method: `begin` for where stored images start, `shown` for what networks see of them and their labels (or `split`, `repeat`
+and `mirrored` one by one), and `provenance` for the coreset, which holds the stored images; `decoded` is what inference trains on.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,18 +25,25 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts.initial import Initial, initial_inputs
 
-__all__ = ["begin", "check", "decoded", "mirrored", "repeat", "split"]
+__all__ = ["begin", "check", "decoded", "mirrored", "provenance", "repeat", "shown", "split"]
 
 
 def begin(problem: Problem, per_class: int, kind: Initial, rng: Rng, *, factor: int) -> tuple[Tensor, Tensor]:
-    """Starting network inputs (M, ...) and their labels (M,): `factor`² initial images of a class in each, made smaller."""
-    if factor == 1:
+    """Starting network inputs (M, ...) and their labels (M,): `factor`² initial images of a class in each, made smaller; noise as it is."""
+    if factor == 1 or kind == "noise":  # noise made smaller would lose the scale of the data
+        check(problem, factor=factor)
         return initial_inputs(problem, per_class, kind, rng)
     check(problem, per_class, factor=factor)
     x, y = initial_inputs(problem, per_class * factor**2, kind, rng)
     tiles = avg_pool2d(x, factor)  # (M factor², channels, s / factor, s / factor)
     rows = tiles.reshape(-1, factor, factor, *tiles.shape[1:])  # (M, down, across, channels, height, width)
     return rows.permute(0, 3, 1, 4, 2, 5).reshape(-1, *problem.data.shape), y[:: factor**2]
+
+
+def shown(x: Tensor, *rows: Tensor, factor: int = 1, mirror: bool = False) -> tuple[Tensor, ...]:
+    """What stored images (M, ...) show, and the rows (M, ...) beside them, as of labels or weights, once for each."""
+    seen = (split(x, factor), *(repeat(row, factor) for row in rows))
+    return (mirrored(seen[0]), *(torch.cat([row, row]) for row in seen[1:])) if mirror else seen
 
 
 def split(x: Tensor, factor: int) -> Tensor:
@@ -50,12 +58,17 @@ def split(x: Tensor, factor: int) -> Tensor:
 
 def repeat(y: Tensor, factor: int) -> Tensor:
     """One row of y (M, ...) for every tile."""
-    return y.unsqueeze(1).expand(-1, factor**2, *y.shape[1:]).flatten(0, 1)
+    return y if factor == 1 else y.unsqueeze(1).expand(-1, factor**2, *y.shape[1:]).flatten(0, 1)
 
 
 def mirrored(x: Tensor) -> Tensor:
     """Images (M, channels, height, width) and, after all of them, their mirror images: (2M, ...)."""
     return torch.cat([x, x.flip(-1)])
+
+
+def provenance(*, factor: int = 1, mirror: bool = False) -> dict[str, Any]:
+    """What a coreset's provenance says of what its images show; nothing where each shows itself alone."""
+    return {**({"formation": factor} if factor > 1 else {}), **({"mirror": True} if mirror else {})}
 
 
 def decoded(problem: Problem, coreset: Coreset) -> Coreset:
@@ -70,11 +83,9 @@ def decoded(problem: Problem, coreset: Coreset) -> Coreset:
     check(problem, factor=factor, mirror=mirror)
     problem.check_fits(coreset)
     # In the network's units, where the method did it: whitening does not commute with it.
-    x, y, weight = split(problem.inputs(coreset.x), factor), repeat(coreset.y, factor), repeat(coreset.weight, factor)
-    if mirror:
-        x, y, weight = mirrored(x), torch.cat([y, y]), torch.cat([weight, weight])
-    provenance = {name: value for name, value in coreset.provenance.items() if name not in ("formation", "mirror")}
-    return replace(coreset, x=problem.pixels(x).to(coreset.x.device), y=y, weight=weight, indices=None, provenance=provenance)
+    x, y, weight = shown(problem.inputs(coreset.x), coreset.y, coreset.weight, factor=factor, mirror=mirror)
+    others = {name: value for name, value in coreset.provenance.items() if name not in ("formation", "mirror")}
+    return replace(coreset, x=problem.pixels(x).to(coreset.x.device), y=y, weight=weight, indices=None, provenance=others)
 
 
 def check(problem: Problem, per_class: int = 0, *, factor: int = 1, mirror: bool = False) -> None:

@@ -4,13 +4,12 @@ An expert is a network trained on all data and kept at every epoch. A step takes
 the pseudo-images instead (`parts/unroll.py`), compares where that leads with where the expert itself went, and moves the images.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vjp
 
 from pseudocore.core.config import Count, Fraction, Positive
 from pseudocore.core.errors import ConfigError
@@ -18,9 +17,10 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.parts import formation
 from pseudocore.parts.initial import Initial, initial_inputs
 from pseudocore.parts.losses import Loss, per_example
-from pseudocore.parts.unroll import Energy, View
+from pseudocore.parts.unroll import Energy, View, seen
 
 __all__ = ["Info", "Settings", "State", "begin", "coreset", "energy_on", "expert_path", "move", "near", "seen", "view_of"]
 
@@ -102,12 +102,6 @@ def view_of(problem: Problem) -> View:
     return problem.augment or (lambda x, _: x)
 
 
-def seen(view: View, x: Tensor, rng: Rng) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """What a network is shown of the images, and the way back from a gradient in that to one in the images."""
-    images, pull = vjp(lambda x: view(x, rng), x)[:2]
-    return images, lambda gradient: pull(gradient)[0]
-
-
 def near(theta: Tensor, noise: float, rng: Rng, *, num: int, batch: int = 1) -> Iterator[Tensor]:
     """`num` draws from N(theta, noise² I), `batch` at a time (b, P), or one by one (P,); the same whatever the batch, and every time."""
     for first in range(0, num, batch):
@@ -123,9 +117,9 @@ def move(method: Settings, state: State, gradient: Tensor, loss: Tensor) -> tupl
     return State(x, state.y, velocity), Info(loss, gradient.norm(), x.abs().mean())
 
 
-def coreset(problem: Problem, x: Tensor, y: Tensor, **learned: float) -> Coreset:
-    """The images in pixel units with weight one each, and the numbers learned beside them."""
-    provenance = {"posterior": learned} if learned else {}
+def coreset(problem: Problem, x: Tensor, y: Tensor, *, factor: int = 1, **learned: float) -> Coreset:
+    """The images in pixel units with weight one each, and the numbers learned beside them; `factor` is that of multi-formation."""
+    provenance = {**({"posterior": learned} if learned else {}), **formation.provenance(factor=factor)}
     return Coreset(problem.pixels(x).cpu(), y.cpu(), torch.ones(len(y), dtype=x.dtype), provenance=provenance)
 
 

@@ -13,7 +13,7 @@ making the graph of one step at a time: the memory of one step and $L_u$ paramet
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch.func import grad, vjp
 from pseudocore.core.compile import fused
 from pseudocore.core.rng import Rng
 
-__all__ = ["Energy", "Objective", "Pulled", "View", "descend", "differentiate", "path"]
+__all__ = ["Drawn", "Energy", "Objective", "Pulled", "View", "descend", "differentiate", "path", "seen"]
 
 Energy = Callable[[Tensor, Tensor], Tensor]
 """Parameters (P,) and points (M, ...) to one number."""
@@ -30,6 +30,14 @@ View = Callable[[Tensor, Rng], Tensor]
 """Points to what a network is shown of them: the augmentation, or the points themselves."""
 Objective = Callable[[Sequence[Tensor]], Tensor]
 """The parameters along a path, or its last ones alone, to one number."""
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A view that keeps chance and change apart, as `DSA` does. The change is a pure function then, which can be compiled."""
+
+    def draw(self, rng: Rng, num: int, device: torch.device | str) -> Any: ...
+    def apply(self, x: Tensor, draw: Any) -> Tensor: ...
 
 
 class Pulled(NamedTuple):
@@ -67,6 +75,16 @@ def path(energy: Energy, view: View, theta: Tensor, x: Tensor, rng: Rng, *, num_
     return thetas
 
 
+def seen(view: View, x: Tensor, rng: Rng) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """What a network is shown of the points, and the way back from a gradient in that to one in the points."""
+    pull = fused(_pull)
+    if pull is _pull or not isinstance(view, Drawn):  # not compiled, one pass makes both
+        images, back = vjp(lambda x: view(x, rng), x)[:2]
+        return images, lambda gradient: back(gradient)[0]
+    draw = view.draw(rng, len(x), x.device)
+    return fused(view.apply)(x, draw), lambda gradient: pull(view, x, draw, gradient)
+
+
 def differentiate(
     objective: Objective,
     energy: Energy,
@@ -102,6 +120,12 @@ def differentiate(
     return Pulled(pulled_x, pulled_size, value.detach())
 
 
+def _pull(view: Drawn, x: Tensor, draw: Any, gradient: Tensor) -> Tensor:
+    """A gradient in what is shown of x to one in x; the change itself, made here once more, leaves no trace when this is compiled."""
+    pulled: Tensor = vjp(lambda x: view.apply(x, draw), x)[1](gradient)[0]
+    return pulled
+
+
 def _walk_back(
     energy: Energy, view: View, thetas: list[Tensor], direct: Sequence[Tensor], x: Tensor, step_size: Tensor, rng: Rng
 ) -> tuple[Tensor, Tensor]:
@@ -114,9 +138,9 @@ def _walk_back(
         return slope, slope
 
     for number in reversed(range(len(thetas) - 1)):
-        images, pull = vjp(lambda x: view(x, rng("view", number)), x)[:2]  # noqa: B023
+        images, pull = seen(view, x, rng("view", number))
         (in_theta, in_images), slope = fused(grad(along, argnums=(0, 1), has_aux=True))(thetas[number], images, adjoint)
-        pulled_x = pulled_x - step_size * pull(in_images)[0]
+        pulled_x = pulled_x - step_size * pull(in_images)
         pulled_size = pulled_size - slope.detach()
         adjoint = adjoint - step_size * in_theta
         if len(direct) > 1:

@@ -33,7 +33,7 @@ def test_augmentation_never_waits_for_the_device(operation: str, no_waiting: Non
     DSA(operation)(x, Rng(1)).square().sum().backward()
 
 
-@pytest.mark.parametrize("operation", ["scale", "rotate"])
+@pytest.mark.parametrize("operation", ["crop", "scale", "rotate"])
 def test_gradients_of_warps_are_bitwise_repeatable(operation: str) -> None:
     x = Rng(0).normal(64, 3, 32, 32).cuda().requires_grad_()
     first, *others = (torch.autograd.grad(DSA(operation)(x, Rng(1)).pow(3).sum(), x)[0] for _ in range(5))
