@@ -41,12 +41,13 @@ def _verb(name: str) -> Callable[..., Any]:
         stages: Annotated[int, AtLeastOne, Parameter(help="Stages the classes arrive in.")] = 5,
         seeds: Annotated[int, AtLeastOne, Parameter(help="Orders of the classes to run through.")] = 3,
         inference: Annotated[str | None, Parameter(help="How to fit the memory. [default: sgd]", show_default=False)] = None,  # noqa: ARG001  (it is `name`)
-        keep: Annotated[Path | None, Parameter(name="--out", help="JSON file to keep the results in.")] = None,
+        keep: Annotated[Path | None, Parameter(name="--out", help="JSON file to keep the results in, besides RUN.")] = None,
         device: Device = "auto",
         json: Annotated[bool, Switch, Parameter(help="Print one JSON document on standard output.")] = False,
         **given: Any,
     ) -> int:
-        reduction = Reduction.from_config(Run.open(run).config)
+        folder = Run.open(run)
+        reduction = Reduction.from_config(folder.config)
         options, data = flagging.given(given, inferences[name].make), load(reduction.setup.data)
         with progress(f"continual on {run}", stages * seeds) as advance:
             results: list[protocol.Stage] = []
@@ -59,6 +60,7 @@ def _verb(name: str) -> Callable[..., Any]:
                 reduction, data, num_stages=stages, inference=name, options=options, seeds=seeds, device=device, on_stage=on_stage
             )
         document = {"run": str(run), "inference": name, "options": options, "stages": [stage._asdict() for stage in results]}
+        folder.save_continual(f"{name}-{stages}-stages", document)
         if keep is not None:
             strict_json.write(keep, document)
             err.print(f"kept in {keep}")

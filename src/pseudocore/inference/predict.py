@@ -57,7 +57,7 @@ class Predictive:
 
     def uncertainty(self, raw: Tensor) -> Uncertainty:
         """Entropy of the average, and how much of it the draws' disagreement makes up; (n,) each."""
-        mean, expected = self._mean(raw)
+        mean, expected = self._mean(raw, entropies=True)
         entropy = _entropy(mean)
         return Uncertainty(entropy, (entropy - expected).clamp_min(0))  # at rounding only: the mean of concave H is below H of the mean
 
@@ -71,14 +71,15 @@ class Predictive:
             for theta, statistics in zip(thetas, self._statistics_of(number, thetas), strict=True):
                 yield self.problem.model.logits(theta, inputs, statistics).log_softmax(1)
 
-    def _mean(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Log of the mean probability (n, classes), and the mean entropy (n,)."""
+    def _mean(self, raw: Tensor, *, entropies: bool = False) -> tuple[Tensor, Tensor]:
+        """Log of the mean probability (n, classes), and the mean entropy (n,) when asked for."""
         shape = (len(raw), self.problem.num_classes)
         total = torch.full(shape, -math.inf, device=self.problem.device, dtype=self.problem.dtype)
         expected, num = total.new_zeros(len(raw)), 0
         for log_probs in self.each(raw):
             total = torch.logaddexp(total, log_probs)
-            expected = expected + _entropy(log_probs)
+            if entropies:
+                expected = expected + _entropy(log_probs)
             num += 1
         return total - math.log(num), expected / num
 

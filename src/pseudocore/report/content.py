@@ -85,6 +85,7 @@ def gather(runs: Sequence[Run]) -> Content:
         raise ConfigError("a report needs at least one run; give the folders of one or more")
     reads = [(run, run.evaluations()) for run in runs]
     records = [(run.config, evaluation) for run, evaluations in reads for evaluation in evaluations.values()]
+    staged = [(run.config, table) for run in runs for table in run.continual().values()]
     rows = comparison(records)
     colour_of = colours(look(run.config)[0] for run in runs)
     data = list(dict.fromkeys(look(run.config)[1] for run in runs))
@@ -96,7 +97,11 @@ def gather(runs: Sequence[Run]) -> Content:
         lines=_lines(rows, colour_of),
         charts=[
             *charts(rows, colour_of),
-            *_present(extra.architecture_bars(records, colour_of), extra.corruption_radar(records, colour_of)),
+            *_present(
+                extra.architecture_bars(records, colour_of),
+                extra.corruption_radar(records, colour_of),
+                extra.stage_curves(staged, colour_of),
+            ),
         ],
         groups=_groups(reads, colour_of),
         commands=list(dict.fromkeys(str(command) for command in commands if command)),

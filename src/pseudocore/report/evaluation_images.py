@@ -1,4 +1,4 @@
-"""Images out of evaluations: chains, spectra, losses, corruptions, architectures; what is not sound is left out."""
+"""Images out of evaluations: chains, spectra, losses, corruptions, architectures, stages; what is not sound is left out."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,9 @@ from pseudocore.report import chain_plots, shape_plots
 from pseudocore.report.figure import colours, data_uri
 from pseudocore.report.images import Image, is_finite
 
-__all__ = ["architecture_bars", "corruption_radar", "landscape_curves", "spectrum_curves", "temperature_curves", "trace_panels"]
+__all__ = [
+    "architecture_bars", "corruption_radar", "landscape_curves", "spectrum_curves", "stage_curves", "temperature_curves", "trace_panels",
+]  # fmt: skip
 
 _LONGEST = 1000
 _MOST = 8
@@ -111,6 +113,27 @@ def architecture_bars(records: Sequence[Record], colour_of: Mapping[str, str]) -
     apart = _told_apart({name: owner[name] for name in several}, colour_of)
     caption = "Accuracy by the network that was fitted on the coreset."
     return Image(data_uri(shape_plots.architectures(shown, apart)), "bar chart of accuracy by network", caption)
+
+
+def stage_curves(records: Sequence[Record], colour_of: Mapping[str, str]) -> Image | None:
+    """Accuracy over all classes seen, after each stage of class-incremental learning."""
+    lines: dict[str, list[shape_plots.After]] = {}
+    owner: dict[str, str] = {}
+    for config, table in records:
+        after: dict[int, list[float]] = {}
+        entries = table.get("stages")
+        for stage in entries if isinstance(entries, list) else []:
+            metrics, num = (stage.get("metrics"), stage.get("num_classes")) if isinstance(stage, Mapping) else (None, None)
+            if isinstance(metrics, Mapping) and type(num) is int and is_finite(metrics.get("accuracy")):
+                after.setdefault(num, []).append(float(metrics["accuracy"]))
+        if after:
+            name = _name(config, table)
+            lines[name] = [shape_plots.After(num, *_estimate(values)) for num, values in sorted(after.items())]
+            owner[name] = look(config)[0]
+    if not lines or len(lines) > _MOST:
+        return None
+    caption = "Classes arrive in stages: accuracy on all seen so far, of a network that knows them from memory alone."
+    return Image(data_uri(shape_plots.stages(lines, _told_apart(owner, colour_of))), "accuracy over stages of classes", caption)
 
 
 def _name(config: Mapping[str, Any], evaluation: Mapping[str, Any]) -> str:

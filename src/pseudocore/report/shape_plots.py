@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,10 +12,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["architectures", "landscape", "radar", "spectrum"]
+__all__ = ["After", "architectures", "landscape", "radar", "spectrum", "stages"]
 
 _WIDTH, _HEIGHT = 4.2, 3.2
 _STYLES = ("-", "--", ":", "-.")
+
+
+class After(NamedTuple):
+    """Accuracy after one stage of class-incremental learning."""
+
+    num_classes: int
+    mean: float
+    sd: float | None
 
 
 def spectrum(frequency: Sequence[float], coreset: Sequence[float], data: Sequence[float], colour: str) -> bytes:
@@ -89,6 +97,26 @@ def architectures(accuracy: Mapping[str, Mapping[str, tuple[float, float | None]
             axes.errorbar(centres, means, yerr=[spread or 0.0 for spread in spreads], fmt="none", color=INK, linewidth=0.9, capsize=2)
         axes.set_xticks(range(len(networks)), [plain_text(network, 14) for network in networks], rotation=30, ha="right")
         axes.set(ylabel="accuracy", ylim=(0, 1))
+        axes.grid(axis="y")
+        if len(accuracy) > 1:
+            figure.legend(loc="outside lower center", ncols=2)
+
+    return draw(_WIDTH, _HEIGHT, paint)
+
+
+def stages(accuracy: Mapping[str, Sequence[After]], colours: Mapping[str, str]) -> bytes:
+    """Mean accuracy and deviation over all classes seen, as they become more, for several ways (rows of `accuracy`)."""
+
+    def paint(figure: "Figure") -> None:
+        axes: Axes = figure.subplots()
+        for place, (name, row) in enumerate(accuracy.items()):
+            classes, means, spreads = zip(*row, strict=True)
+            axes.errorbar(
+                classes, means, yerr=[spread or 0.0 for spread in spreads], color=colours[name], linestyle=_STYLES[place % 4], marker="o",
+                markersize=3.5, linewidth=1.3, capsize=2, label=plain_text(name, 28),
+            )  # fmt: skip
+        axes.set_xticks(sorted({after.num_classes for row in accuracy.values() for after in row}))
+        axes.set(xlabel="classes seen", ylabel="accuracy on all of them", ylim=(0, 1))
         axes.grid(axis="y")
         if len(accuracy) > 1:
             figure.legend(loc="outside lower center", ncols=2)

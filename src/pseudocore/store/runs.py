@@ -1,7 +1,8 @@
 """A RUN: the folder that holds one reduction from its first step to its last evaluation.
 
-`coreset.safetensors`, `config.toml` (the merged truth), `metrics.jsonl`, `manifest.json`, `evaluations/<name>.json`, and
-`checkpoint.safetensors` while it lives. Anything else in the folder belongs to somebody else and is left alone.
+`coreset.safetensors`, `config.toml` (the merged truth), `metrics.jsonl`, `manifest.json`, `evaluations/<name>.json`,
+`continual/<name>.json`, and `checkpoint.safetensors` while it lives. Anything else in the folder belongs to somebody else and is
+left alone.
 """
 
 import hashlib
@@ -26,6 +27,7 @@ __all__ = ["Run"]
 
 _CONFIG_FILE = "config.toml"
 _EVALUATIONS = "evaluations"
+_CONTINUAL = "continual"
 
 
 class Run:
@@ -124,16 +126,19 @@ class Run:
 
     def save_evaluation(self, name: str, evaluation: Mapping[str, Any]) -> None:
         """Keep one evaluation under a name; the same name again replaces it."""
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-            raise ConfigError(f"{name!r} cannot name an evaluation; use letters, digits, '.', '_' and '-'")
-        folder = self.path / _EVALUATIONS
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
-        strict_json.write(folder / f"{name}.json", evaluation)
+        _save(self.path / _EVALUATIONS, name, evaluation)
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Every evaluation kept so far, by name."""
-        return {file.stem: strict_json.read(file) for file in _evaluation_files(self.path)}
+        return {file.stem: strict_json.read(file) for file in _files(self.path / _EVALUATIONS)}
+
+    def save_continual(self, name: str, stages: Mapping[str, Any]) -> None:
+        """Keep what class-incremental learning gave under a name; the same name again replaces it."""
+        _save(self.path / _CONTINUAL, name, stages)
+
+    def continual(self) -> dict[str, dict[str, Any]]:
+        """Everything class-incremental learning gave so far, by name."""
+        return {file.stem: strict_json.read(file) for file in _files(self.path / _CONTINUAL)}
 
     def close(self) -> None:
         """Let other processes write into the folder; reading goes on."""
@@ -169,15 +174,23 @@ def _refuse_run(path: Path) -> None:
 def _remove_ours(path: Path) -> None:
     # The manifest goes first: killed in the middle, what is left cannot be taken for a whole run.
     files = [path / name for name in (MANIFEST_FILE, CHECKPOINT_FILE, CORESET_FILE, METRICS_FILE, _CONFIG_FILE)]
-    files += _evaluation_files(path)
+    files += _files(path / _EVALUATIONS) + _files(path / _CONTINUAL)
     for file in files:
         with writing(file):
             file.unlink(missing_ok=True)
             partial_of(file).unlink(missing_ok=True)
 
 
-def _evaluation_files(path: Path) -> list[Path]:
-    return sorted(file for file in (path / _EVALUATIONS).glob("*.json") if not file.name.startswith("."))
+def _save(folder: Path, name: str, table: Mapping[str, Any]) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
+        raise ConfigError(f"{name!r} cannot name an evaluation; use letters, digits, '.', '_' and '-'")
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+    strict_json.write(folder / f"{name}.json", table)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.json") if not file.name.startswith("."))
 
 
 def _stored_config(path: Path) -> dict[str, Any]:

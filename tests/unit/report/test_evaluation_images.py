@@ -18,6 +18,10 @@ FIGURES = {
     "spectrum": lambda: shape_plots.spectrum([0.0, 0.1, 0.2], [3.0, 2.0, 0.0], [3.0, 1.0, 0.5], PALETTE[0]),
     "landscape": lambda: shape_plots.landscape([-0.5, 0.0, 1.0], [2.0, 0.1, 1.0], [3.0, 2.0, 0.2], PALETTE[0]),
     "radar": lambda: shape_plots.radar({"a": dict.fromkeys(KINDS, 0.5), "b": {"fog": 0.2}}, {"a": PALETTE[0], "b": PALETTE[1]}),
+    "stages": lambda: shape_plots.stages(
+        {"a": [shape_plots.After(2, 0.9, 0.1), shape_plots.After(4, 0.5, None)], "b": [shape_plots.After(2, 0.8, None)]},
+        {"a": PALETTE[0], "b": PALETTE[1]},
+    ),
     "architectures": lambda: shape_plots.architectures({"a": {"mlp": (0.5, 0.1), "vgg": (0.4, None)}}, {"a": PALETTE[0]}),
 }
 
@@ -108,3 +112,19 @@ def test_temperatures_of_one_prior_make_a_curve(monkeypatch: pytest.MonkeyPatch)
     assert images.temperature_curves(several[:1]) is None
     assert images.temperature_curves(several) is not None
     assert shown == [[chain_plots.Sweep("hmc fan-in 8.0", [0.1, 1.0], [1.0, 2.0], [0.0, 0.0])]]
+
+
+def test_stages_are_averaged_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(shape_plots, "stages", lambda lines, colours: shown.append(lines) or b"")
+    config, colour_of = {"method": "uniform", "data": "digits", "options": {"per_class": 1}}, {"uniform": PALETTE[0]}
+
+    def stage(classes: Any, accuracy: Any) -> dict[str, Any]:
+        return {"num_classes": classes, "metrics": {"accuracy": accuracy}}
+
+    table = {"inference": "sgd", "stages": [stage(4, 0.5), stage(2, 1.0), stage(2, 0.5), stage("6", 0.5), stage(8, "x"), 3]}
+    assert images.stage_curves([(config, table)], colour_of) is not None
+    [line] = shown[0].values()
+    assert line == [shape_plots.After(2, 0.75, pytest.approx(0.5**0.5 / 2)), shape_plots.After(4, 0.5, None)]
+    for nonsense in ({}, {"stages": []}, {"stages": "x"}):
+        assert images.stage_curves([(config, nonsense)], colour_of) is None

@@ -92,6 +92,16 @@ def test_evaluations(tmp_path: Path) -> None:
         run.evaluations()
 
 
+def test_continual_results_are_kept_beside_evaluations(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, CONFIG)
+    assert run.continual() == {}
+    run.save_continual("sgd-5-stages", {"stages": [1]})
+    assert Run.open(tmp_path).continual() == {"sgd-5-stages": {"stages": [1]}}
+    assert run.evaluations() == {}
+    with pytest.raises(ConfigError, match="cannot name"):
+        run.save_continual("a/b", {})
+
+
 # --- who may create -------------------------------------------------------------------------------------------------
 
 
@@ -138,6 +148,7 @@ def test_overwrite_removes_ours_and_keeps_the_rest(tmp_path: Path) -> None:
     run.checkpoints.save(1, {"x": torch.ones(2)})
     run.save_coreset(coreset())
     run.save_evaluation("hmc", {"accuracy": 1})
+    run.save_continual("sgd-5-stages", {"stages": []})
     run.finish("interrupted", "why")
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "evaluations" / "plot.png").write_text("mine too")
