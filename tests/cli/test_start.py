@@ -49,6 +49,16 @@ def test_help_opens_no_connection_and_is_quick() -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3.5  # of one processor; most of it is torch's
 
 
+@pytest.mark.parametrize("told", [None, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
+def test_waiting_threads_give_up_their_core_unless_told_otherwise(done: Done, monkeypatch: pytest.MonkeyPatch, told: str | None) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "7")  # so that it is put back
+        if name != told:
+            monkeypatch.delenv(name)
+    done("--version")
+    assert os.environ.get("GOMP_SPINCOUNT") == {None: "2000", "OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": "7"}[told]
+
+
 def test_version(done: Done) -> None:
     assert done("--version").out == f"{__version__}\n"
 
