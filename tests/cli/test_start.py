@@ -8,13 +8,15 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 
 from pseudocore import __version__
-from pseudocore.cli.main import main
+from pseudocore.cli.main import _has_company, main
 from pseudocore.core.config import options
 from pseudocore.core.registry import inferences, methods
 from pseudocore.setup import Setup
@@ -49,14 +51,32 @@ def test_help_opens_no_connection_and_is_quick() -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3.5  # of one processor; most of it is torch's
 
 
-@pytest.mark.parametrize("told", [None, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
-def test_waiting_threads_give_up_their_core_unless_told_otherwise(done: Done, monkeypatch: pytest.MonkeyPatch, told: str | None) -> None:
+@pytest.mark.parametrize(
+    ("told", "company", "spins"),
+    [(None, True, "1000"), (None, False, None), ("OMP_WAIT_POLICY", True, None), ("GOMP_SPINCOUNT", True, "7")],
+)
+def test_waiting_threads_give_up_their_core_beside_other_programs(
+    done: Done, monkeypatch: pytest.MonkeyPatch, told: str | None, company: bool, spins: str | None
+) -> None:
+    monkeypatch.setattr("pseudocore.cli.main._has_company", lambda: company)
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.setenv(name, "7")  # so that it is put back
         if name != told:
             monkeypatch.delenv(name)
     done("--version")
-    assert os.environ.get("GOMP_SPINCOUNT") == {None: "2000", "OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": "7"}[told]
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux alone says how many programs run")
+def test_company_is_noticed() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            deadline = time.monotonic() + 20
+            while not _has_company() and time.monotonic() < deadline:
+                pass
+            assert _has_company()
+        finally:
+            busy.kill()
 
 
 def test_version(done: Done) -> None:
