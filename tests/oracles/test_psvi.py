@@ -11,16 +11,30 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 from torch.distributions.kl import kl_divergence
 from torch.func import grad, jacrev
+from torch.nn.functional import one_hot
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.loop import run
 from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Examples
+from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.data.toys import GaussianLocation, LinearRegression, logistic, logistic_posterior_moments
 from pseudocore.methods.psvi import PSVI, Points, condense, gradient
 from pseudocore.models.dense import MLP
-from pseudocore.parts.posterior import Gaussian, Location, Regression, SmallModel, Softmax, draw, kl, posterior, wasserstein
+from pseudocore.parts.posterior import (
+    Gaussian,
+    Location,
+    Quadratic,
+    Regression,
+    SmallModel,
+    Softmax,
+    draw,
+    expand,
+    kl,
+    posterior,
+    root,
+    wasserstein,
+)
 from pseudocore.setup import Setup, build
 
 MakeProblem = Callable[..., Problem]
@@ -112,6 +126,34 @@ def test_laplace_is_near_the_true_moments_of_a_logistic_posterior() -> None:
     assert torch.allclose(spread[:2, :2], covariance, rtol=0.1, atol=3e-4)
 
 
+def test_an_expansion_is_taylors() -> None:
+    """Slope and Hessian of the weighted sum by autograd alone."""
+    rng, model = Rng(1), Softmax(num_classes=3)
+    x, y, weight = rng("x").normal(12, 2, dtype=DOUBLE), torch.arange(12) % 3, rng("w").uniform(12, dtype=DOUBLE)
+    at = rng("at").normal(9, dtype=DOUBLE)
+
+    def total(theta: Tensor) -> Tensor:
+        logits = x @ theta.view(3, 3)[:, :2].mT + theta.view(3, 3)[:, 2]
+        value: Tensor = weight @ logits.log_softmax(1)[torch.arange(12), y]
+        return value
+
+    expansion, near = expand(model, x, y, weight, at), at + 1e-4 * rng("near").normal(9, dtype=DOUBLE)
+    assert torch.allclose(expansion.slope, grad(total)(at), atol=1e-12)
+    assert torch.allclose(-expansion.curvature, jacrev(grad(total))(at), atol=1e-12)
+    assert torch.allclose(expansion.slope_at(near), grad(total)(near), atol=1e-7)
+    assert not torch.allclose(expansion.slope, grad(total)(near), atol=1e-5)
+
+
+def test_a_root_has_nothing_where_the_covariance_has_nothing() -> None:
+    """Of rank 2 in 4 dimensions, scales a million apart."""
+    factor = Rng(0).normal(4, 2, dtype=DOUBLE) * torch.tensor([1.0, 1e-3], dtype=DOUBLE)
+    columns = root(factor @ factor.mT)
+    assert torch.allclose(columns @ columns.mT, factor @ factor.mT, atol=1e-15)
+    assert int((columns.norm(dim=0) > 0).sum()) == 2
+    gram = columns.mT @ columns
+    assert torch.allclose(gram, gram.diagonal().diag(), atol=1e-15)
+
+
 def test_divergences_between_gaussians() -> None:
     """KL by torch.distributions; W₂² from matrix square roots by eigenvectors."""
     rng = Rng(3)
@@ -178,6 +220,35 @@ def test_a_batch_stands_for_the_whole(exact: Exact) -> None:
         assert all(torch.allclose(one, other, atol=1e-10) for one, other in zip(half, whole, strict=True))
 
 
+def test_an_expansion_stands_for_the_data(exact: Exact) -> None:
+    """Where log-likelihoods are quadratic, one around any point says what the data say."""
+    points = exact.points()
+    q = exact.posterior(points)
+    around = Rng(2).normal(len(q.mean), dtype=DOUBLE)
+    slopes, spread = gradient(exact.model, points, exact.data, 1.0, q, None)
+    again, same = gradient(exact.model, points, expand(exact.model, *exact.data, ones(exact.data.x), around), 1.0, q, None)
+    assert all(torch.allclose(one, other, rtol=1e-9, atol=1e-9) for one, other in zip(slopes, again, strict=True))
+    assert torch.isclose(spread, same, rtol=1e-9)
+    elsewhere = Quadratic(around, *expand(exact.model, *exact.data, ones(exact.data.x), 0 * around)[1:])
+    assert not torch.allclose(gradient(exact.model, points, elsewhere, 1.0, q, None)[0].x, slopes.x, rtol=1e-3)
+
+
+def test_from_an_expansion_the_gradient_is_that_of_the_kl_between_laplace_posteriors(differentiate: Differentiate) -> None:
+    """Finite differences, with a mode that moves and takes the curvature along: four points of three classes leave most unsaid."""
+    rng, model = Rng(6), Softmax(num_classes=3)
+    x, y = 2 * rng("x").normal(40, 2, dtype=DOUBLE), torch.arange(40) % 3
+    full = posterior(model, x, y, ones(x), num_newton=30)
+    points = Points(x[:4] + rng("u").normal(4, 2, dtype=DOUBLE), y[:4], 2 + 10 * rng("w").uniform(4, dtype=DOUBLE))
+    slopes, _ = gradient(model, points, expand(model, x, y, ones(x), full.mean), 1.0, posterior(model, *points, num_newton=30), None)
+
+    def divergence(points: Points) -> float:
+        return float(kl(posterior(model, *points, num_newton=30), full))
+
+    for part in ("x", "weight"):
+        expected = differentiate(lambda value: divergence(points._replace(**{part: value})), getattr(points, part))  # noqa: B023
+        assert (getattr(slopes, part) - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
 def test_logistic_gradients_agree_where_the_posterior_is_narrow(make_problem: MakeProblem) -> None:
     """Moments are second order; on many data they come near the covariance over many draws."""
     x, y = make_problem(num=90).batch(torch.arange(90))
@@ -228,6 +299,52 @@ def test_weights_that_would_be_negative_are_zero() -> None:
     near, far = coreset.weight[coreset.x.flatten().argsort()].tolist()
     assert far == 0
     assert near > 0
+
+
+def test_turning_the_inputs_turns_the_coreset(exact: Exact) -> None:
+    """The posterior and the KL do not know one axis from another; nor do the steps, unlike Adam's along the axes."""
+    turn, _ = torch.linalg.qr(Rng(4).normal(3, 3, dtype=DOUBLE))
+    method = PSVI(num_steps=40, point_lr=0.05, jitter=0)
+    one, other = (condense(method, exact.model, x, exact.data.y, 4) for x in (exact.data.x, exact.data.x @ turn))
+    assert torch.allclose(one.x @ turn, other.x, atol=1e-6)
+    assert torch.allclose(one.weight, other.weight, atol=1e-6)
+    assert not torch.allclose(one.x, exact.data.x[Rng(0)("init").permutation(30)[:4]], atol=0.1)
+
+
+class Rare:
+    """Two groups of eight categories as ones and zeros, the rarest in 5 of 3,000 examples: scales far apart, two directions without any."""
+
+    def __init__(self) -> None:
+        rng, shares = Rng(0), 0.5 ** torch.arange(1, 9)
+        edges = (shares.cumsum(0) / shares.sum())[:-1]
+        x = torch.cat([one_hot(torch.bucketize(rng(group).uniform(3000), edges), 8) for group in "ab"], 1).float()
+        y = (rng("y").uniform(3000) < (x @ rng("theta").normal(16)).sigmoid()).long()
+        self.problem = build(Setup(model="linear", preprocess="none"), Dataset("rare", Examples(x, y), Examples(x, y), 2), device="cpu")
+        self.full = posterior(Softmax(), x.double(), y, ones(x), num_newton=20)
+
+    def condense(self, num: int, **options: Any) -> tuple[Coreset, float, float]:
+        """With reverse and forward KL between Laplace posteriors."""
+        coreset = run(PSVI(per_class=num // 2, num_steps=400, **options), self.problem, seed=0).coreset
+        q = posterior(Softmax(), coreset.x.double(), coreset.y, coreset.weight.double(), num_newton=30)
+        return coreset, float(kl(q, self.full)), float(kl(self.full, q))
+
+
+def test_rare_features_are_said_too() -> None:
+    """More points than directions reach both KL of 0, in a start that has every direction; points stay among the data's categories."""
+    rare = Rare()
+    coreset, reverse, forward = rare.condense(40)
+    assert max(reverse, forward) < 0.1
+    assert all(torch.allclose(group.sum(1), torch.ones(40), atol=1e-4) for group in coreset.x.chunk(2, 1))
+    assert rare.condense(40, jitter=0)[1] > 10 * reverse
+
+
+def test_few_points_come_near_the_least_that_they_can_reach() -> None:
+    """Of all but M directions M points of two classes say nothing: there their posterior is the prior, and what that costs is a bound."""
+    rare = Rare()
+    precision = (1 / torch.linalg.eigvalsh(rare.full.covariance)).sort().values.clamp_min(1)[:-8]
+    least = float(0.5 * (precision - 1 - precision.log()).sum())
+    _, reverse, _ = rare.condense(8)
+    assert least < reverse < 4 * least
 
 
 def test_on_a_classifier_it_beats_the_points_it_began_with(make_problem: MakeProblem) -> None:

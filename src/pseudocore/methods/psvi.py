@@ -8,13 +8,14 @@ $$ \nabla_{u_m} D_{KL}[\pi_{u,w} \| \pi_x] = -w_m \operatorname{Cov}_{\pi_{u,w}}
    \nabla_{w_m} = -\operatorname{Cov}_{\pi_{u,w}}\left[f(u_m, \theta),\; P(\theta)\right], \tag{4} $$
 
 and weights that a step would make negative become 0. Both are the gradient of one number,
-$-\operatorname{Cov}[\sum_m w_m f(u_m, \theta), P(\theta)]$, in which the draws and P are held fixed. $\pi_{u,w}$ is exact for
-Gaussian likelihoods and Laplace's approximation for softmax regression (`parts/posterior.py`).
-The covariance is taken over draws, or from moments: with slope and Hessian at the mean,
+$-\operatorname{Cov}[\sum_m w_m f(u_m, \theta), P(\theta)]$, in which the draws and P are held fixed. $\pi_{u,w}$ is exact for Gaussian
+likelihoods and Laplace's approximation for others (`parts/posterior.py`). The covariance is over draws, or from moments at the mean:
 
-$$ \operatorname{Cov}[F, P] = \nabla F^\top\Sigma\nabla P + \tfrac12\operatorname{tr}(\nabla^2 F\,\Sigma\,\nabla^2 P\,\Sigma), $$
+$$ \operatorname{Cov}[F, P] = \nabla F^\top\Sigma\,(\nabla P + b) + C, \qquad b = \nabla_\theta C \text{ through } \nabla^2 F \text{ alone},
+   \qquad C = \tfrac12\operatorname{tr}(\nabla^2 F\,\Sigma\,\nabla^2 P\,\Sigma), $$
 
-which is exact for Gaussian likelihoods and of second order for others.
+with the data's share of P expanded once, around their own mode, so that a step looks at no data. b is 0 for Gaussian likelihoods; for
+others it is what the moving mode does to the Hessian, and makes this the exact gradient of the KL between Laplace's approximations.
 
 | paper | here | | paper | here |
 |---|---|---|---|---|
@@ -22,14 +23,14 @@ which is exact for Gaussian likelihoods and of second order for others.
 | $M$ | `per_class` × classes | | $B$ | `batch_size` |
 | $\gamma_t$ | `point_lr`, `weight_lr` | | $T$ | `num_steps` |
 
-Cost per step: one pass of the data under `num_draws` parameters (draws) or one curvature (moments), and `Softmax.num_newton` Newton
-steps on the coreset, each a factor of p × p for p parameters. `LARGEST` parameters are the limit.
+Cost per step: `Softmax.num_newton` Newton steps on the coreset, each a factor of p × p for p parameters (at most `LARGEST`); over draws, a
+pass of the data under `num_draws` parameters too. Moments begin with a Newton search on all data.
 
 Deviations:
-  D1. Adam along a cosine in place of the papers' plain steps $\gamma_t \propto 1/t$; the weights' step is relative to the mean
-      weight $N/M$.
+  D1. Adam along a cosine in place of the papers' plain steps $\gamma_t \propto 1/t$, on points in coordinates in which the data are
+      white, $u = v R^\top$ with $R R^\top = \operatorname{Cov}[x]$; the weights' step is relative to the mean weight $N/M$.
   D2. Covariances divide by S − 1 and not by S, so that the estimate is unbiased.
-  D3. Points begin as class-balanced training points that weigh as much as their class.
+  D3. Points begin as class-balanced training points, weighing as their class, plus noise: where no point goes, the gradient is 0.
   D4. Covariances come from moments unless told; the papers draw. `docs/psvi.md` compares the two.
 """
 
@@ -49,7 +50,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Examples
 from pseudocore.parts.adam import adam, cosine, start
 from pseudocore.parts.initial import Initial, initial_inputs
-from pseudocore.parts.posterior import Gaussian, SmallModel, Softmax, draw, log_likelihood, posterior
+from pseudocore.parts.posterior import Gaussian, Quadratic, SmallModel, Softmax, draw, expand, posterior, root
 
 __all__ = ["PSVI", "Points", "condense", "gradient"]
 
@@ -58,6 +59,9 @@ LARGEST = 3000
 
 NEWTON_FROM_ZERO = 10
 """Newton steps to the first mode."""
+
+BETAS = 0.9, 0.95
+"""Adam's. The gradient falls by orders of magnitude within a hundred steps; the usual .999 would go on dividing by what it was."""
 
 
 class Points(NamedTuple):
@@ -70,6 +74,8 @@ class State(NamedTuple):
     points: Points
     mode: Tensor  # of the posterior on the points (p,), where the next search begins
     moments: Any  # a Points of Moments
+    root: Tensor  # R of D1, (features, features)
+    data: Quadratic  # the data's log-likelihood; empty where covariances are over draws
     step: Tensor
 
 
@@ -91,28 +97,28 @@ class PSVI:
     num_steps: Count = 500
     """Steps."""
     batch_size: Annotated[int | None, Range(low=1)] = None
-    """Real examples per step; unless told, all of them."""
+    """Real examples per step, where covariances are over draws; unless told, all of them."""
     covariance: Literal["draws", "moments"] = "moments"
-    """Covariances over draws of the posterior, or from its moments (exact for Gaussian models, second order for others)."""
+    """Covariances over draws of the posterior, or from its moments (the exact gradient between Laplace's approximations)."""
     num_draws: Annotated[int, Range(low=2)] = 100
     """Draws behind a covariance, where it is over draws."""
     point_lr: NonNegative = 0.03
-    """Adam's step size on the points, in units of network inputs; falls to 0 along a cosine. 0 learns the weights alone."""
+    """Adam's step size on the points, in standard deviations of the data; falls to 0 along a cosine. 0 learns the weights alone."""
     weight_lr: NonNegative = 0.03
     """Adam's step size on the weights, as a share of their mean; 0 keeps them."""
     initial: Initial = "real"
     """Start from real points or from noise."""
+    jitter: NonNegative = 0.5
+    """Noise added to a start that will move, in standard deviations of the data."""
 
     def init(self, problem: Problem, rng: Rng) -> State:
-        model = _softmax(problem)
-        x, y = initial_inputs(problem, self.per_class, self.initial, rng)
+        model, (x, y) = _softmax(problem), initial_inputs(problem, self.per_class, self.initial, rng)
         share = problem.data.class_counts.to(x) / self.per_class
-        return _begin(model, Points(x, y, share[y]))
+        every = Examples(*problem.batch(torch.arange(problem.num_train)))
+        return _begin(self, model, every, Points(x, y, share[y]), rng("jitter"))
 
     def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        num = problem.num_train
-        index = torch.arange(num) if self.batch_size is None else rng("batch").integers(num, self.batch_size, device=problem.device)
-        return _advance(self, _softmax(problem), Examples(*problem.batch(index)), num, state, rng)
+        return _advance(self, _softmax(problem), problem.batch, problem.num_train, state, rng)
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
         x, y, weight = state.points
@@ -127,21 +133,25 @@ def condense(method: PSVI, model: SmallModel, x: Tensor, y: Tensor, num_points: 
         raise DataError(f"there are {len(x)} inputs but {len(y)} targets")
     rng = Rng(seed)
     index = rng("init").permutation(len(x))[:num_points]
-    state = _begin(model, Points(x[index].clone(), y[index].clone(), x.new_full((num_points,), len(x) / num_points)))
+    points = Points(x[index].clone(), y[index].clone(), x.new_full((num_points,), len(x) / num_points))
+    state = _begin(method, model, Examples(x, y), points, rng("jitter"))
     for number in range(method.num_steps):
-        stream = rng("step", number)
-        batch = slice(None) if method.batch_size is None else stream("batch").integers(len(x), method.batch_size)
-        state, _ = _advance(method, model, Examples(x[batch], y[batch]), len(x), state, stream)
+        state, _ = _advance(method, model, lambda index: (x[index], y[index]), len(x), state, rng("step", number))
     return Coreset(*state.points)
 
 
-def gradient(model: SmallModel, points: Points, data: Examples, scale: float, q: Gaussian, draws: Tensor | None) -> tuple[Points, Tensor]:
+def gradient(
+    model: SmallModel, points: Points, data: Examples | Quadratic, scale: float, q: Gaussian, draws: Tensor | None
+) -> tuple[Points, Tensor]:
     """Eq. (4) in points, targets (0 for labels) and weights; and the variance of P.
 
-    `scale` times the sum over `data` stands for the full data; `q` is the posterior on the points. Without `draws` (S, p) of it,
-    covariances come from its moments.
+    `scale` times the sum over `data` is the full data's, if not given by an expansion; `draws` (S, p), or moments, are those of `q`.
     """
-    covariance, spread = _from_moments(model, points, data, scale, q) if draws is None else _over_draws(model, points, data, scale, draws)
+    if draws is None or isinstance(data, Quadratic):
+        whole = data if isinstance(data, Quadratic) else expand(model, *data, data.x.new_full((len(data.x),), scale), q.mean)
+        covariance, spread = _from_moments(model, points, whole, q)
+    else:
+        covariance, spread = _over_draws(model, points, data, scale, draws)
 
     def downhill(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         return -covariance(Points(x, y, weight))
@@ -154,6 +164,7 @@ def gradient(model: SmallModel, points: Points, data: Examples, scale: float, q:
 
 Covariance = Callable[[Points], Tensor]
 """Cov[Σ w f(u, θ), P(θ)] as a function of the points, with P as it is."""
+Look = Callable[[Tensor], tuple[Tensor, Tensor]]  # indices to inputs and targets of real examples
 
 
 def _over_draws(model: SmallModel, points: Points, data: Examples, scale: float, draws: Tensor) -> tuple[Covariance, Tensor]:
@@ -161,54 +172,58 @@ def _over_draws(model: SmallModel, points: Points, data: Examples, scale: float,
         return model.log_likelihood(draws, points.x, points.y) @ points.weight  # (S,)
 
     rest = scale * model.log_likelihood(draws, *data).sum(1) - total(points)
-    rest = rest - rest.mean()
-    num = len(draws) - 1  # D2; centring one of the two is enough
+    rest, num = rest - rest.mean(), len(draws) - 1  # D2; centring one of the two is enough
     return lambda points: total(points) @ rest / num, rest @ rest / num
 
 
-def _from_moments(model: SmallModel, points: Points, data: Examples, scale: float, q: Gaussian) -> tuple[Covariance, Tensor]:
-    def slope(points: Points) -> Tensor:
-        result: Tensor = grad(lambda theta: log_likelihood(model, theta, *points))(q.mean)
-        return result
+def _from_moments(model: SmallModel, points: Points, whole: Quadratic, q: Gaussian) -> tuple[Covariance, Tensor]:
+    said = expand(model, *points, q.mean)
+    rest_slope, rest_curvature = whole.slope_at(q.mean) - said.slope, whole.curvature - said.curvature
+    right = q.covariance @ rest_curvature @ q.covariance
+    bend: Tensor = grad(lambda theta: 0.5 * (model.curvature(theta, *points) * right).sum())(q.mean)
 
-    every = Points(*data, data.x.new_full((len(data.x),), scale))
-    rest_slope = slope(every) - slope(points)
-    rest_curvature = model.curvature(q.mean, *every) - model.curvature(q.mean, *points)
-    left, right = q.covariance @ rest_slope, q.covariance @ rest_curvature @ q.covariance
+    def covariance(points: Points) -> Tensor:
+        _, slope, curvature = expand(model, *points, q.mean)
+        return slope @ q.covariance @ (rest_slope + bend) + 0.5 * (curvature * right).sum()
 
-    def with_rest(slope: Tensor, curvature: Tensor) -> Tensor:
-        return slope @ left + 0.5 * (curvature * right).sum()
-
-    return lambda points: with_rest(slope(points), model.curvature(q.mean, *points)), with_rest(rest_slope, rest_curvature)
+    return covariance, rest_slope @ q.covariance @ rest_slope + 0.5 * (rest_curvature * right).sum()
 
 
-def _begin(model: SmallModel, points: Points) -> State:
-    q = posterior(model, *_flat(points), num_newton=NEWTON_FROM_ZERO if model.num_newton > 1 else 1)
-    moments = Points(start(points.x), start(points.y if points.y.is_floating_point() else points.weight), start(points.weight))  # type: ignore[arg-type]
-    return State(points, q.mean, moments, points.weight.new_zeros(()))
+def _begin(method: PSVI, model: SmallModel, data: Examples, points: Points, rng: Rng) -> State:
+    every = _flat(Points(*data, data.x.new_ones(len(data.x))))
+    scale = root(torch.cov(every.x.mT, correction=0).view(2 * every.x.shape[1:]))
+    if method.point_lr > 0:  # D3
+        noise = method.jitter * rng.normal(len(points.x), len(scale), device=scale.device, dtype=scale.dtype) @ scale.mT
+        points = points._replace(x=points.x + noise.view_as(points.x).to(points.x))
+    num_newton = NEWTON_FROM_ZERO if model.num_newton > 1 else 1
+    q = posterior(model, *_flat(points), num_newton=num_newton)
+    whole = Quadratic(*scale.new_empty(3, 0))
+    if method.covariance == "moments":
+        whole = expand(model, *every, posterior(model, *every, num_newton=num_newton).mean)
+    moving = Points(points.x.flatten(1), points.y if points.y.is_floating_point() else points.weight, points.weight)
+    return State(points, q.mean, Points(*map(start, moving)), scale, whole, points.weight.new_zeros(()))  # type: ignore[arg-type]
 
 
-def _advance(method: PSVI, model: SmallModel, data: Examples, num: int, state: State, rng: Rng) -> tuple[State, Info]:
-    points = state.points
-    flat = _flat(points)
+def _advance(method: PSVI, model: SmallModel, look: Look, num: int, state: State, rng: Rng) -> tuple[State, Info]:
+    points, flat = state.points, _flat(state.points)
     q = posterior(model, *flat, start=state.mode, num_newton=model.num_newton)
-    draws = draw(q, method.num_draws, rng("draws")) if method.covariance == "draws" else None
-    real = Examples(data.x.flatten(1).double(), data.y.double() if data.y.is_floating_point() else data.y)
-    slopes, spread = gradient(model, flat, real, num / len(real.x), q, draws)
+    if method.covariance == "draws":
+        index = torch.arange(num) if method.batch_size is None else rng("batch").integers(num, method.batch_size, device=flat.x.device)
+        data = Examples(*_flat(Points(*look(index), index))[:2])
+        slopes, spread = gradient(model, flat, data, num / len(index), q, draw(q, method.num_draws, rng("draws")))
+    else:
+        slopes, spread = gradient(model, flat, state.data, 1.0, q, None)
+    slopes = slopes._replace(x=slopes.x @ state.root)  # D1
     decay = cosine(state.step, method.num_steps)
-    rates = Points(method.point_lr, method.point_lr, method.weight_lr * num / len(flat.x))  # type: ignore[arg-type]  # D1
-    moved = [
-        adam(slope.view_as(moment.first).to(moment.first), moment, decay * rate)
-        for slope, moment, rate in zip(slopes, state.moments, rates, strict=True)
-    ]
+    rates = Points(method.point_lr, method.point_lr, method.weight_lr * num / len(flat.x))  # type: ignore[arg-type]
+    triples = zip(slopes, state.moments, rates, strict=True)
+    moved = [adam(slope.to(moment.first), moment, decay * rate, betas=BETAS) for slope, moment, rate in triples]
     (x, y, weight), moments = zip(*moved, strict=True)
-    new = Points(
-        points.x - x,
-        points.y - y if points.y.is_floating_point() else points.y,
-        (points.weight - weight).clamp_min(0),
-    )
-    info = Info(spread, new.weight.sum(), (new.weight > 0).to(new.weight).sum())
-    return State(new, q.mean, Points(*moments), state.step + 1), info
+    x = points.x - (x @ state.root.mT.to(x)).view_as(points.x)
+    y = points.y - y if points.y.is_floating_point() else points.y
+    new = Points(x, y, (points.weight - weight).clamp_min(0))
+    later = State(new, q.mean, Points(*moments), state.root, state.data, state.step + 1)
+    return later, Info(spread, new.weight.sum(), (new.weight > 0).to(new.weight).sum())
 
 
 def _flat(points: Points) -> Points:

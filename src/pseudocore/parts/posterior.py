@@ -26,23 +26,40 @@ from pseudocore.core.rng import Rng
 __all__ = [
     "Gaussian",
     "Location",
+    "Quadratic",
     "Regression",
     "SmallModel",
     "Softmax",
     "draw",
+    "expand",
     "kl",
     "log_likelihood",
     "posterior",
+    "root",
     "wasserstein",
 ]
 
 NUM_HALVINGS = 10
 """Step lengths tried in a Newton step: 1, 1/2, 1/4, ..."""
 
+FLAT = 1e-12
+"""Share of the largest variance below which a direction has none."""
+
 
 class Gaussian(NamedTuple):
     mean: Tensor  # (p,)
     covariance: Tensor  # (p, p)
+
+
+class Quadratic(NamedTuple):
+    """A log-likelihood to second order around a point, up to a constant."""
+
+    at: Tensor  # (p,)
+    slope: Tensor  # (p,), there
+    curvature: Tensor  # (p, p), minus the Hessian
+
+    def slope_at(self, theta: Tensor) -> Tensor:
+        return self.slope - self.curvature @ (theta - self.at)
 
 
 class SmallModel(Protocol):
@@ -159,11 +176,24 @@ def log_likelihood(model: SmallModel, theta: Tensor, x: Tensor, y: Tensor, weigh
     return total
 
 
+def expand(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, at: Tensor) -> Quadratic:
+    """Σ w f around one theta (p,)."""
+    slope: Tensor = grad(lambda theta: log_likelihood(model, theta, x, y, weight))(at)
+    return Quadratic(at, slope, model.curvature(at, x, y, weight))
+
+
 def draw(gaussian: Gaussian, num: int, rng: Rng) -> Tensor:
     """(num, p) draws."""
     mean, root = gaussian.mean, torch.linalg.cholesky(gaussian.covariance)
     draws: Tensor = mean + rng.normal(num, len(mean), device=mean.device, dtype=mean.dtype) @ root.mT
     return draws
+
+
+def root(covariance: Tensor) -> Tensor:
+    """R (p, p) with R Rᵀ = covariance, which may be singular; its columns lie along the principal axes."""
+    values, vectors = torch.linalg.eigh(covariance)
+    columns: Tensor = vectors * torch.where(values > FLAT * values.max(), values, 0).sqrt()
+    return columns
 
 
 def kl(one: Gaussian, other: Gaussian) -> Tensor:
