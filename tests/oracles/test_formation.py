@@ -10,12 +10,17 @@ from torch import Tensor
 from torch.func import grad
 from torch.nn.functional import interpolate
 
+from pseudocore.core.compile import Stepper
 from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.data import digits, whiten
+from pseudocore.data import augment, digits, whiten
 from pseudocore.inference.sgd import SGD
+from pseudocore.methods.bpc_cd import BPCContrastiveDivergence
+from pseudocore.methods.bpc_fkl import BPCForwardKL
+from pseudocore.methods.bpc_rkl import BPCReverseKL
+from pseudocore.methods.bpc_w import MTT, BPCWasserstein
 from pseudocore.methods.cafe import CAFE
 from pseudocore.methods.dc import DC, DSA
 from pseudocore.methods.dd import DatasetDistillation
@@ -24,12 +29,22 @@ from pseudocore.methods.kip import KIP
 from pseudocore.methods.lcmat_c import LCMatC
 from pseudocore.methods.vbpc import VBPC, FRePo
 from pseudocore.models.convnet import ConvNet
-from pseudocore.parts import formation
+from pseudocore.parts import formation, trajectory, unroll
 from pseudocore.parts.adam import start
+from pseudocore.parts.experts import Resident
 
 RNG = Rng(6)("step", 0)
 FEW: dict[str, Any] = {"per_class": 1, "num_steps": 10, "batch_size": 20}
 NETWORK: dict[str, Any] = {"num_inner_steps": 3, "inner_lr": 0.1}
+PATH: dict[str, Any] = {"per_class": 1, "num_steps": 10, "max_start": 2, "num_inner_steps": 3, "formation": 2}
+TRAJECTORY: dict[str, Any] = {
+    "bpc-w": BPCWasserstein(**PATH),
+    "bpc-w-diagonal": BPCWasserstein(**PATH, covariance="diagonal", recompute=False),
+    "mtt": MTT(**PATH),
+    "bpc-fkl": BPCForwardKL(**PATH, num_draws=3, draw_batch=2),
+    "bpc-rkl": BPCReverseKL(**PATH, num_draws=3, batch_size=20),
+    "bpc-cd": BPCContrastiveDivergence(**PATH),
+}
 METHODS: dict[str, Any] = {
     "kip-features": KIP(**FEW, num_networks=1, formation=2),
     "kip-ntk": KIP(**FEW, kernel="ntk", formation=2),
@@ -42,6 +57,7 @@ METHODS: dict[str, Any] = {
     "vbpc": VBPC(**FEW, pool_size=2, formation=2),
     "vbpc-mirrored": VBPC(**FEW, pool_size=2, formation=2, mirror=True),
     "frepo": FRePo(**FEW, pool_size=2, formation=2),
+    **TRAJECTORY,
 }
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -50,7 +66,10 @@ every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def problem(request: pytest.FixtureRequest) -> Problem:
     data = digits()
     model = ConvNet(width=3, depth=2).build(data.shape, data.num_classes)
-    return Problem(data, model, whiten.make(request.param, data, dtype=torch.float64), dtype=torch.float64)
+    bare = Problem(data, model, whiten.make(request.param, data, dtype=torch.float64), dtype=torch.float64)
+    starts = model.init(Rng(5)("theta"), num=2, dtype=torch.float64)  # of two experts, which wander for four epochs
+    steps = 0.05 * Rng(5)("steps").normal(2, 5, starts.shape[1], dtype=torch.float64)
+    return replace(bare, experts=Resident(starts[:, None] + steps.cumsum(1)))
 
 
 def images(num: int = 3, side: tuple[int, int] = (12, 6)) -> Tensor:
@@ -99,6 +118,19 @@ def test_noise_starts_at_the_scale_of_the_data(problem: Problem, factor: int) ->
 
 @every_method
 def test_a_step_is_that_of_the_shown_images_pulled_back(method: Any, problem: Problem) -> None:
+    compare(method, problem)
+
+
+@pytest.mark.parametrize("siamese", [True, False])
+@pytest.mark.parametrize("name", [*TRAJECTORY, "dd"])
+def test_tiles_are_augmented_like_images(name: str, problem: Problem, siamese: bool) -> None:
+    """Each tile on its own where augmentation is drawn per image; any other augmentation than ours acts on them too."""
+    ours = augment.DSA(siamese=siamese)
+    compare(METHODS[name], replace(problem, augment=ours))
+    compare(METHODS[name], replace(problem, augment=lambda x, rng: ours(x, rng)))
+
+
+def compare(method: Any, problem: Problem) -> None:
     """The loss equals that of the method without formation on the tiles; its gradient in them, pulled through `split`, is ours."""
     state = method.init(problem, RNG("init"))
     after, info = method.step(problem, state, RNG)
@@ -174,6 +206,22 @@ def on_tiles(state: Any) -> Any:
     words |= {"average": tiles} if hasattr(state, "average") else {}
     words |= {"y": formation.repeat(state.y, 2)} if hasattr(state, "y") else {}
     return state._replace(**words)
+
+
+@pytest.mark.parametrize("change", [None, augment.DSA(siamese=False)], ids=["bare", "augmented"])
+def test_compiled_in_pieces_the_tiles_are_one_of_them(problem: Problem, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, method, pieces = replace(problem, augment=change), TRAJECTORY["bpc-w"], []
+
+    def note(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        pieces.append(function)
+        return lambda *arguments: function(*arguments)
+
+    monkeypatch.setattr(torch, "compile", note)
+    state = method.init(problem, RNG("init"))
+    compiled, _ = Stepper(method.step, problem, "on", in_pieces=True)(state, RNG)
+    assert {trajectory.Tiles.apply, unroll._pull} <= {getattr(piece, "__func__", piece) for piece in pieces}
+    eager, _ = method.step(problem, state, RNG)
+    torch.testing.assert_close(compiled.images.x, eager.images.x, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("make", [VBPC, FRePo])
@@ -252,3 +300,11 @@ def test_what_cannot_be_cut_is_refused(problem: Problem, changes: dict[str, int]
 def test_features_have_no_tiles(make_problem: Callable[..., Problem], kind: Any) -> None:
     with pytest.raises(ConfigError, match="has features of shape"):
         formation.begin(make_problem(), 1, kind, RNG, factor=2)
+
+
+@pytest.mark.parametrize("method", TRAJECTORY.values(), ids=TRAJECTORY)
+def test_trajectory_methods_refuse_features(make_problem: Callable[..., Problem], method: Any) -> None:
+    bare = make_problem()
+    experts = Resident(bare.model.init(Rng(0), num=10, dtype=torch.float64).reshape(2, 5, -1))
+    with pytest.raises(ConfigError, match=r"formation = 2 cuts images into tiles, but .* has features of shape"):
+        method.init(replace(bare, experts=experts), RNG)

@@ -75,7 +75,7 @@ class BPCContrastiveDivergence(Settings):
 
     def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
         start, positive = trajectory.expert_path(self, problem, rng, horizon=self.horizon, stride=self.horizon)
-        energy, view = trajectory.energy_on(problem, state.y, self.energy), trajectory.view_of(problem)
+        energy, view = trajectory.energy_and_view(problem, state.y, self.energy, factor=self.formation)
         step_size, noise = self.langevin_step / 2, self.noise_scale * math.sqrt(self.langevin_step)
         negative = unroll.descend(
             energy, view, start, state.x, rng("inner"), num_steps=self.num_inner_steps, step_size=step_size, noise=noise
@@ -85,4 +85,4 @@ class BPCContrastiveDivergence(Settings):
         return trajectory.move(self, state, pull(gradient), gap)
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.x, state.y)
+        return trajectory.coreset(problem, state.x, state.y, factor=self.formation)

@@ -64,7 +64,7 @@ class BPCForwardKL(Settings):
 
     def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
         start, expert = trajectory.expert_path(self, problem, rng, horizon=self.horizon, stride=self.horizon)
-        energy, view = trajectory.energy_on(problem, state.y), trajectory.view_of(problem)  # E = -f, D1
+        energy, view = trajectory.energy_and_view(problem, state.y, factor=self.formation)  # E = -f, D1
         student = unroll.descend(
             energy, view, start, state.x, rng("inner"), num_steps=self.num_inner_steps, step_size=self.inner_lr
         )  # Algorithm 1, inner loop
@@ -76,4 +76,4 @@ class BPCForwardKL(Settings):
         return trajectory.move(self, state, pull(gradient), gap)
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.x, state.y)
+        return trajectory.coreset(problem, state.x, state.y, factor=self.formation)

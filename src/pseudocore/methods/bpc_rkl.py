@@ -40,7 +40,7 @@ from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.parts import trajectory, unroll
+from pseudocore.parts import formation, trajectory, unroll
 from pseudocore.parts.trajectory import Info, Settings, State
 
 __all__ = ["BPCReverseKL", "reverse_kl"]
@@ -69,11 +69,12 @@ class BPCReverseKL(Settings):
 
     def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
         (start,) = trajectory.expert_path(self, problem, rng, horizon=0, stride=1)
-        energy, view = trajectory.energy_on(problem, state.y), trajectory.view_of(problem)
+        energy, view = trajectory.energy_and_view(problem, state.y, factor=self.formation)
         student = unroll.descend(energy, view, start, state.x, rng("inner"), num_steps=self.num_inner_steps, step_size=self.inner_lr)
         x, y = problem.batch(rng("batch").integers(problem.num_train, self.batch_size, device=problem.device))
-        x = view(x, rng("view"))  # D4
+        x = trajectory.view_of(problem)(x, rng("view"))  # D4
         images, pull = trajectory.seen(view, state.x, rng("view"))
+        labels = formation.repeat(state.y, self.formation)
 
         def likelihood(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
             with problem.fast():
@@ -81,7 +82,7 @@ class BPCReverseKL(Settings):
             return label_log_likelihood(logits.to(x.dtype).log_softmax(-1), y)
 
         gradient, gap = reverse_kl(
-            lambda theta, images: likelihood(theta, images, state.y),
+            lambda theta, images: likelihood(theta, images, labels),
             lambda theta: likelihood(theta, x, y).mean(-1),
             images,
             lambda: trajectory.near(student, self.noise, rng("near-student"), num=self.num_draws, batch=self.draw_batch),
@@ -90,7 +91,7 @@ class BPCReverseKL(Settings):
         return trajectory.move(self, state, pull(gradient), gap)
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.x, state.y)
+        return trajectory.coreset(problem, state.x, state.y, factor=self.formation)
 
 
 def reverse_kl(

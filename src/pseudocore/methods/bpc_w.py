@@ -90,8 +90,7 @@ class BPCWasserstein(Settings):
         expert = trajectory.expert_path(self, problem, rng, horizon=self.horizon, stride=1 if diagonal else self.horizon)
         pulled = unroll.differentiate(
             lambda thetas: relative_distance(thetas, expert, diagonal=diagonal),
-            trajectory.energy_on(problem, images.y),
-            trajectory.view_of(problem),
+            *trajectory.energy_and_view(problem, images.y, factor=self.formation),
             expert[0],
             images.x,
             state.inner_lr,
@@ -107,7 +106,7 @@ class BPCWasserstein(Settings):
         return State(inner_lr, velocity, moved), Info(*info, inner_lr)
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.images.x, state.images.y, inner_lr=state.inner_lr.item())
+        return trajectory.coreset(problem, state.images.x, state.images.y, factor=self.formation, inner_lr=state.inner_lr.item())
 
 
 @methods.register("mtt", kind="condense", paper="Cazenavette et al. 2022, arXiv 2203.11932")

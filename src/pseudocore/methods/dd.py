@@ -83,12 +83,11 @@ class DatasetDistillation(Settings):
 
     def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
         log_inner_lr, x = state.learned
-        inner_lr, view = log_inner_lr.exp(), trajectory.view_of(problem)
+        inner_lr = log_inner_lr.exp()
         pulled = students.teach(
             self,
             problem,
-            trajectory.energy_on(problem, formation.repeat(state.y, self.formation)),
-            lambda x, rng: view(formation.split(x, self.formation), rng),
+            *trajectory.energy_and_view(problem, state.y, factor=self.formation),
             x,
             inner_lr,
             formation.split(x, self.formation),

@@ -6,11 +6,12 @@ the pseudo-images instead (`parts/unroll.py`), compares where that leads with wh
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pseudocore.core.compile import fused
 from pseudocore.core.config import Count, Fraction, Positive
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
@@ -18,17 +19,38 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts import formation
-from pseudocore.parts.initial import Initial, initial_inputs
+from pseudocore.parts.initial import Initial
 from pseudocore.parts.losses import Loss, per_example
-from pseudocore.parts.unroll import Energy, View, seen
+from pseudocore.parts.unroll import Drawn, Energy, View, seen
 
-__all__ = ["Info", "Settings", "State", "begin", "coreset", "energy_on", "expert_path", "move", "near", "seen", "view_of"]
+__all__ = ["Info", "Settings", "State", "Tiles", "begin", "coreset", "energy_and_view", "energy_on", "expert_path", "move", "near", "seen",
+           "view_of"]  # fmt: skip
 
 
 class State(NamedTuple):
     x: Tensor  # network inputs (M, ...)
     y: Tensor  # labels (M,)
     velocity: Tensor  # of x
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What stored images show of themselves, augmented or not; a `Drawn` view, so that both together are one compiled function."""
+
+    factor: int
+    augment: Drawn | None
+
+    def __call__(self, x: Tensor, rng: Rng) -> Tensor:
+        tiles: Tensor = fused(self.apply)(x, self.draw(rng, len(x), x.device))
+        return tiles
+
+    def draw(self, rng: Rng, num: int, device: torch.device | str) -> Any:
+        """Decide for all tiles of `num` stored images."""
+        return None if self.augment is None else self.augment.draw(rng, num * self.factor**2, device)
+
+    def apply(self, x: Tensor, draw: Any) -> Tensor:
+        tiles = formation.split(x, self.factor)
+        return tiles if self.augment is None else self.augment.apply(tiles, draw)
 
 
 class Info(NamedTuple):
@@ -53,6 +75,8 @@ class Settings:
     """Share of the last change of the images that is kept."""
     initial: Initial = "real"
     """Start from real images, from mixes of two of a class, or from noise."""
+    formation: Count = 1
+    """Images that a stored one holds along each side; 1 stores them one by one."""
     max_start: Count = 20
     """Inner training starts at an expert's epoch below this."""
     num_inner_steps: Count = 30
@@ -72,7 +96,7 @@ class Settings:
 def begin(method: Settings, problem: Problem, rng: Rng) -> State:
     """Initial images at rest, once the experts are known to be there and to reach far enough."""
     _check_experts(method, problem)
-    x, y = initial_inputs(problem, method.per_class, method.initial, rng("images"))
+    x, y = formation.begin(problem, method.per_class, method.initial, rng("images"), factor=method.formation)
     return State(x, y, torch.zeros_like(x))
 
 
@@ -97,9 +121,19 @@ def energy_on(problem: Problem, y: Tensor, loss: Loss = "cross-entropy") -> Ener
     return energy
 
 
-def view_of(problem: Problem) -> View:
-    """The problem's augmentation, or none."""
-    return problem.augment or (lambda x, _: x)
+def view_of(problem: Problem, *, factor: int = 1) -> View:
+    """The problem's augmentation, or none; of the tiles, where a stored image holds several."""
+    augment = problem.augment
+    if factor == 1:
+        return augment or (lambda x, _: x)
+    if augment is None or isinstance(augment, Drawn):
+        return Tiles(factor, augment)
+    return lambda x, rng: augment(formation.split(x, factor), rng)
+
+
+def energy_and_view(problem: Problem, y: Tensor, loss: Loss = "cross-entropy", *, factor: int) -> tuple[Energy, View]:
+    """What training on stored images with labels y needs: `energy_on` all that they show, and `view_of` it."""
+    return energy_on(problem, formation.repeat(y, factor), loss), view_of(problem, factor=factor)
 
 
 def near(theta: Tensor, noise: float, rng: Rng, *, num: int, batch: int = 1) -> Iterator[Tensor]:
