@@ -26,10 +26,11 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 
 from pseudocore.core.compile import fused, side_by_side
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.gradient import gradient_of
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
@@ -84,7 +85,7 @@ def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Te
         value = log_density(theta, rng)
         return value.sum(), value
 
-    result: tuple[Tensor, Tensor] = fused(grad(total, has_aux=True))(theta)
+    result: tuple[Tensor, Tensor] = fused(gradient_of(total, has_aux=True))(theta)
     return result
 
 

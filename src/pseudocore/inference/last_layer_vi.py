@@ -17,11 +17,11 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad
 
 from pseudocore.core.compile import Stepper
 from pseudocore.core.config import Count, Positive, Range
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.gradient import gradient_of
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
@@ -106,7 +106,7 @@ class LastLayerVI:
             if len(x) > self.batch_size:
                 part = rng("batch").integers(len(x), self.batch_size, device=x.device)
             inputs = x[part] if problem.augment is None else problem.augment(x[part], rng("augment"))
-            change, moments = adam(grad(loss)(state.theta, inputs, y[part], weight[part]), state.moments, self.step_size)
+            change, moments = adam(gradient_of(loss)(state.theta, inputs, y[part], weight[part]), state.moments, self.step_size)
             return Training(state.theta - change, moments), None
 
         theta = problem.model.init(rng("theta"), device=problem.device, dtype=problem.dtype)

@@ -17,10 +17,10 @@ from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from pseudocore.core.compile import Stepper
 from pseudocore.core.config import Count, Fraction, NonNegative, Positive, Range
+from pseudocore.core.gradient import gradient_of
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
@@ -71,7 +71,7 @@ class SGD(Settings):
 
     def step(self, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
         """One step up `log_density`, which for a batch of thetas is a vector whose entries do not interact."""
-        uphill = grad(lambda theta: log_density(theta, rng).sum())(state.theta)
+        uphill = gradient_of(lambda theta: log_density(theta, rng).sum())(state.theta)
         force = uphill - self.weight_decay * state.theta
         step_size = self.step_size * cosine(state.step, self.num_steps)
         velocity = self.momentum * state.velocity + step_size * force

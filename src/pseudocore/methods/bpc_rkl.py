@@ -32,10 +32,10 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from pseudocore.core.compile import fused
 from pseudocore.core.config import Count, Fraction, Positive, Range
+from pseudocore.core.gradient import gradient_of
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -117,5 +117,5 @@ def reverse_kl(
     for theta in draws():
         factor = centred[first : first + (len(theta) if theta.ndim == 2 else 1)]
         first += len(factor)
-        gradient = gradient - fused(grad(weighted))(x, theta, factor) / len(excess)
+        gradient = gradient - fused(gradient_of(weighted))(x, theta, factor) / len(excess)
     return gradient, -excess.mean()

@@ -31,9 +31,9 @@ Deviations:
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.func import grad
 
 from pseudocore.core.config import Count, NonNegative, Positive
+from pseudocore.core.gradient import gradient_of
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -102,5 +102,5 @@ class LCMatC(Settings):
         view = trajectory.view_of(problem)
         for number in range(self.num_inner_steps):
             x, y = problem.batch(rng("batch", number).integers(problem.num_train, self.inner_batch_size, device=problem.device))
-            theta = theta - self.inner_lr * grad(trajectory.energy_on(problem, y))(theta, view(x, rng("augment", number)))
+            theta = theta - self.inner_lr * gradient_of(trajectory.energy_on(problem, y))(theta, view(x, rng("augment", number)))
         return theta

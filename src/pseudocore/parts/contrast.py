@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
 from pseudocore.core.compile import fused
+from pseudocore.core.gradient import gradient_and_value_of
 from pseudocore.parts.unroll import Energy
 
 __all__ = ["contrast"]
@@ -30,7 +30,7 @@ def contrast(energy: Energy, x: Tensor, pairs: Iterable[tuple[Tensor, Tensor]]) 
     for positive, negative in pairs:
         size = len(positive) if positive.ndim == 2 else 1
         for sign, theta in ((1, positive), (-1, negative)):
-            slope, height = fused(grad_and_value(energy, argnums=1))(theta, x)
+            slope, height = fused(gradient_and_value_of(energy, argnums=1))(theta, x)
             gradient = gradient + sign * size * slope
             value = value + sign * size * height
         num += size

@@ -21,6 +21,7 @@ from pseudocore.core import config
 from pseudocore.core.compile import Compile, Stepper
 from pseudocore.core.config import Count, Fraction, NonNegative, Positive
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.gradient import gradient_and_value_of
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.parts.losses import Loss, per_example
@@ -185,7 +186,7 @@ def _shown(problem: Problem, index: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
 def _each(loss: Callable[..., Tensor], theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients (experts, parameters) and losses (experts,); one expert goes unbatched, through plain and faster layers."""
     if len(theta) == 1:
-        gradient, value = grad_and_value(loss)(theta[0], x[0], y[0])
+        gradient, value = gradient_and_value_of(loss)(theta[0], x[0], y[0])
         return gradient.unsqueeze(0), value.unsqueeze(0)
     result: tuple[Tensor, Tensor] = vmap(grad_and_value(loss))(theta, x, y)
     return result

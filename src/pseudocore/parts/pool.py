@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
+from pseudocore.core.gradient import gradient_of
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.parts.adam import Moments, adam, start
@@ -47,7 +47,7 @@ def advance(pool: Pool, place: Tensor, problem: Problem, x: Tensor, y: Tensor, r
             logits = problem.model.logits(theta, x)
         return mean_squared_error(logits.to(y.dtype), y)
 
-    gradient = grad(loss)(theta[0])
+    gradient = gradient_of(loss)(theta[0])
     change, moments = adam(gradient.unsqueeze(0), moments, step_size)
     age = pool.age.index_select(0, place) + 1
     keep = (age < max_age).unsqueeze(1)  # a tensor, not a branch: a captured graph must take both ways

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from pseudocore.core.compile import Stepper
 from pseudocore.core.config import Count, Fraction, NonNegative, Range
 from pseudocore.core.cost import stage
 from pseudocore.core.errors import DataError
+from pseudocore.core.gradient import gradient_of
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.parts import adam
@@ -149,7 +149,7 @@ def _stepping(recipe: Pretraining) -> Callable[[Problem, _State, Rng], tuple[_St
     momentum, decay = recipe.pretrain_momentum, recipe.pretrain_weight_decay
 
     def step(problem: Problem, state: _State, rng: Rng) -> tuple[_State, _Info]:  # noqa: ARG001  chance came before
-        gradient, logits = grad(_cross_entropy, has_aux=True)(state.theta, problem, state.x, state.y)
+        gradient, logits = gradient_of(_cross_entropy, has_aux=True)(state.theta, problem, state.x, state.y)
         if recipe.pretrain_optimiser == "adam":
             change, moments = adam.adam(gradient, state.moments, recipe.pretrain_step_size or 1e-3)
         else:

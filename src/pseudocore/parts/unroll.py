@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.func import grad, vjp
 
 from pseudocore.core.compile import fused
+from pseudocore.core.gradient import gradient_of
 from pseudocore.core.rng import Rng
 
 __all__ = ["Drawn", "Energy", "Objective", "Pulled", "View", "descend", "differentiate", "path", "seen"]
@@ -61,7 +62,7 @@ def descend(
 ) -> Tensor:
     """Parameters after `num_steps` steps; `noise` is the standard deviation τ of what each step adds (0 draws nothing)."""
     for number in range(num_steps):
-        theta = theta - step_size * fused(grad(energy))(theta, view(x, rng("view", number)))
+        theta = theta - step_size * fused(gradient_of(energy))(theta, view(x, rng("view", number)))
         if noise > 0:
             theta = theta + noise * rng("noise", number).normal(*theta.shape, device=theta.device, dtype=theta.dtype)
     return theta
@@ -71,7 +72,7 @@ def path(energy: Energy, view: View, theta: Tensor, x: Tensor, rng: Rng, *, num_
     """Parameters before and after each of `num_steps` steps, (num_steps + 1) of them."""
     thetas = [theta]
     for number in range(num_steps):
-        thetas.append(thetas[-1] - step_size * fused(grad(energy))(thetas[-1], view(x, rng("view", number))))
+        thetas.append(thetas[-1] - step_size * fused(gradient_of(energy))(thetas[-1], view(x, rng("view", number))))
     return thetas
 
 

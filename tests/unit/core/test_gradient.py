@@ -1,0 +1,61 @@
+"""Gradients without a graph against `torch.func.grad`, alone and inside it."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from pseudocore.core.gradient import gradient_and_value_of, gradient_of
+from pseudocore.core.rng import Rng
+from pseudocore.models.convnet import ConvNet
+
+MODEL = ConvNet(width=3, depth=2).build((1, 8, 8), 4)
+THETA, X = MODEL.init(Rng(0), dtype=torch.float64), Rng(1).normal(5, 1, 8, 8, dtype=torch.float64)
+
+
+def loss(theta: Tensor, x: Tensor) -> Tensor:
+    return MODEL.logits(theta, x).square().sum()
+
+
+@pytest.mark.parametrize("argnums", [0, 1, (0, 1), (1,)])
+def test_it_is_the_gradient(argnums: int | tuple[int, ...]) -> None:
+    ours, theirs = gradient_of(loss, argnums)(THETA, X), grad(loss, argnums)(THETA, X)
+    assert isinstance(ours, tuple) == isinstance(argnums, tuple)
+    for one, other in zip(*((found if isinstance(argnums, tuple) else (found,)) for found in (ours, theirs)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+        assert not one.requires_grad
+
+
+def test_aux_comes_out_without_a_graph() -> None:
+    gradient, (value, words) = gradient_of(lambda theta, x: (loss(theta, x), (loss(theta, x), "kept")), has_aux=True)(THETA, X)
+    assert words == "kept"
+    assert not value.requires_grad
+    assert torch.equal(value, loss(THETA, X))
+    torch.testing.assert_close(gradient, grad(loss)(THETA, X), rtol=1e-10, atol=1e-12)
+
+
+def test_the_value_comes_beside_it() -> None:
+    gradient, value = gradient_and_value_of(loss, 1)(THETA, X)
+    assert torch.equal(value, loss(THETA, X))
+    assert torch.equal(gradient, gradient_of(loss, 1)(THETA, X))
+
+
+def test_what_does_not_matter_has_gradient_zero() -> None:
+    in_theta, in_x = gradient_of(lambda theta, x: theta.sum(), (0, 1))(THETA, X)
+    assert (in_theta == 1).all()
+    assert not in_x.any()
+
+
+def test_under_no_grad_it_is_the_same() -> None:
+    with torch.no_grad():
+        assert gradient_of(loss)(THETA, X).abs().max() > 0
+
+
+def test_inside_a_transform_it_can_be_differentiated() -> None:
+    def length(theta: Tensor, derive: object) -> Tensor:
+        return derive(loss)(theta, X).square().sum()  # type: ignore[operator]
+
+    ours, theirs = (grad(lambda theta, derive=derive: length(theta, derive))(THETA) for derive in (gradient_of, grad))
+    assert torch.equal(ours, theirs)
+    thetas = MODEL.init(Rng(2), num=3, dtype=torch.float64)
+    torch.testing.assert_close(vmap(lambda theta: gradient_of(loss)(theta, X))(thetas)[1], grad(loss)(thetas[1], X), rtol=1e-10, atol=1e-12)
