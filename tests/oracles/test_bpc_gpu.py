@@ -21,12 +21,6 @@ from pseudocore.parts.experts import Resident
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(autouse=True)
-def _full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch lets convolutions round to tf32 unless told, which a difference of two likelihoods does not survive."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-
-
 SHORT: dict[str, Any] = {"per_class": 1, "num_steps": 8, "max_start": 2, "num_inner_steps": 4, "image_lr": 1.0}
 
 
