@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
+from pseudocore.core.gradient import is_plain
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Device, Rng
 from pseudocore.core.tree import clone, flatten
@@ -52,7 +53,7 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     It must be a pure function of tensors that draws nothing. Inside a transform (a gradient, vmap) it stays itself: what can be compiled
     is the function with all its transforms.
     """
-    if torch.compiler.is_compiling() or not _compiling_pieces.get() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if not _compiling_pieces.get() or not is_plain():
         return function
     return torch.compile(function, fullgraph=True, dynamic=False)
 
@@ -60,7 +61,7 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
 def side_by_side(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     """The results of calls that do not need each other: in a step being captured, branches that the GPU may run at once; else in turn.
 
-    The kernels of a small network leave most of a large GPU idle, and a captured graph can fill it with those of another.
+    The kernels of a small network leave a large GPU idle at their ends and between them, which those of another can fill.
     """
     if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         return [call() for call in calls]

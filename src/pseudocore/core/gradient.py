@@ -11,7 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["gradient_and_value_of", "gradient_of"]
+__all__ = ["gradient_and_value_of", "gradient_of", "is_plain"]
+
+
+def is_plain() -> bool:
+    """Whether what runs now is only run: not being compiled, and inside no transform (a gradient, vmap)."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
 
 
 def gradient_of(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
@@ -21,7 +26,7 @@ def gradient_of(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0
     """
 
     def derived(*arguments: Any) -> Any:
-        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        if not is_plain():
             return torch.func.grad(function, argnums, has_aux)(*arguments)
         places = (argnums,) if isinstance(argnums, int) else argnums
         with torch.enable_grad():

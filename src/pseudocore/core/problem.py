@@ -62,6 +62,12 @@ class Problem:
         return self.data.num_classes
 
     @property
+    def is_dense(self) -> bool:
+        """Whether the network has dense layers alone, of which a GPU takes several networks faster as one batch; batched convolutions
+        are grouped ones, which it is slow at."""
+        return self.model.describe().get("name") in ("mlp", "linear")
+
+    @property
     def num_train(self) -> int:
         return len(self.data.train.y)
 

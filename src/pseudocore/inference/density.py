@@ -104,9 +104,7 @@ def exact(problem: Problem, coreset: Coreset, prior: LogPrior, rng: Rng, chains:
     def log_density(theta: Tensor, rng: Rng) -> Tensor:  # noqa: ARG001
         return _log_likelihood(problem, theta, x, y) @ weight + prior(theta)
 
-    # Batched convolutions are grouped ones, which a GPU is slow at; small dense layers fill it better as one batch.
-    dense = problem.model.describe().get("name") in ("mlp", "linear")
-    apart = chains == "apart" or (chains == "auto" and problem.device.type == "cuda" and not dense)
+    apart = chains == "apart" or (chains == "auto" and problem.device.type == "cuda" and not problem.is_dense)
     return Apart(log_density) if apart else log_density
 
 

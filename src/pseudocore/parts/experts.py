@@ -151,7 +151,7 @@ def usual_group(problem: Problem) -> int:
     Small dense networks leave a GPU idle: twenty at once train four times as many images a second. Batched convolutions are slower than
     plain ones there and on a CPU, where one expert after the other is bit for bit reproducible besides.
     """
-    return 20 if problem.device.type == "cuda" and problem.model.describe().get("name") in ("mlp", "linear") else 1
+    return 20 if problem.device.type == "cuda" and problem.is_dense else 1
 
 
 @dataclass(frozen=True)
