@@ -5,9 +5,8 @@
 
 Ours is `inference.hmc` through `core.compile` (one captured graph a proposal on a GPU); the plain loop is an `nn.Module` with its
 parameters in place, `torch.autograd.grad`, and Python around it. Both compute one gradient a leapfrog step. `same_draws` is the largest
-difference of their thetas after one proposal from the same theta and momentum, relative to the distance travelled. Variants of ours for
-several chains: batched through the network (grouped convolutions), or each apart, beside the others inside the graph. Inputs are noise:
-speed does not depend on what is seen.
+difference of their thetas after one proposal from the same theta and momentum, relative to the distance travelled. Several chains go
+through the network side by side inside the graph. Inputs are noise: speed does not depend on what is seen.
 """
 
 import argparse
@@ -52,8 +51,7 @@ def main() -> None:
     plain = Plain(arguments.width, coreset, problem)
     rows = [timed_plain(plain, problem, arguments)]
     for num_chains in arguments.chains:
-        for chains in ("batched", "apart") if num_chains > 1 else ("apart",):
-            rows.append(timed_ours(problem, coreset, num_chains, chains, arguments))
+        rows.append(timed_ours(problem, coreset, num_chains, arguments))
     record = {
         "settings": {name: value for name, value in vars(arguments).items() if name != "out"},
         "same_draws": same_draws(plain, problem, coreset, arguments.leapfrog),
@@ -124,24 +122,22 @@ def timed_plain(plain: Plain, problem: Problem, arguments: argparse.Namespace) -
     return row("plain eager loop", 1, propose, problem, arguments)
 
 
-def timed_ours(problem: Problem, coreset: Coreset, num_chains: int, chains: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    step_once, state = stepper(problem, coreset, num_chains, chains, arguments.leapfrog, arguments.compile)
+def timed_ours(problem: Problem, coreset: Coreset, num_chains: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    step_once, state = stepper(problem, coreset, num_chains, arguments.leapfrog, arguments.compile)
     rng = Rng(0)
 
     def propose(number: int) -> None:
         nonlocal state
         state, _ = step_once(state, rng("step", number))
 
-    result = row(f"ours, {chains}" if num_chains > 1 else "ours", num_chains, propose, problem, arguments)
+    result = row("ours", num_chains, propose, problem, arguments)
     return {**result, "note": step_once.note}
 
 
-def stepper(
-    problem: Problem, coreset: Coreset, num_chains: int, chains: Any, num_leapfrog: int, compile: Any = "auto"
-) -> tuple[Stepper, Any]:
+def stepper(problem: Problem, coreset: Coreset, num_chains: int, num_leapfrog: int, compile: Any = "auto") -> tuple[Stepper, Any]:
     hmc = HMC(num_chains=num_chains, num_leapfrog=num_leapfrog, step_size=STEP_SIZE, target_accept=0, jitter=0, temperature=1)
     prior = density.log_prior(problem, "isotropic", PRIOR_SCALE, len(coreset))
-    log_density = density.exact(problem, coreset, prior, Rng(0), chains)
+    log_density = density.exact(problem, coreset, prior, Rng(0))
     theta = problem.model.init(Rng(0), num=num_chains, device=problem.device)
     state = hmc.init(log_density, theta, Rng(0))
     return Stepper(lambda _, state, rng: hmc.step(log_density, state, rng), problem, compile, in_pieces=True), state
@@ -149,7 +145,7 @@ def stepper(
 
 def same_draws(plain: Plain, problem: Problem, coreset: Coreset, num_leapfrog: int) -> float:
     """Largest difference after one proposal from the same theta and momentum, over the largest change of any parameter."""
-    _, state = stepper(problem, coreset, 1, "apart", num_leapfrog)
+    _, state = stepper(problem, coreset, 1, num_leapfrog)
     hmc = HMC(num_chains=1, num_leapfrog=num_leapfrog, step_size=STEP_SIZE, target_accept=0, jitter=0, temperature=1)
     prior = density.log_prior(problem, "isotropic", PRIOR_SCALE, len(coreset))
     after, info = hmc.step(density.exact(problem, coreset, prior, Rng(0)), state, Rng(1))

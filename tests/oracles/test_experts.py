@@ -210,7 +210,7 @@ def test_a_replayed_step_draws_from_each_experts_own_stream(group: int) -> None:
     class Replaying:
         """Stands for `Stepper`: takes every step from a recording of the first."""
 
-        def __init__(self, step: Step, problem: Problem, *_: Any) -> None:
+        def __init__(self, step: Step, problem: Problem, *_: Any, **__: Any) -> None:
             self.step, self.problem, self.recorded = step, problem, None
 
         def __call__(self, state: Any, rng: Rng) -> Any:

@@ -130,7 +130,7 @@ def test_compiled_in_pieces_the_way_back_is_one_of_them_and_draws_the_same(monke
     assert pieces == []
     compiled, _ = Stepper(step, case.problem, "on", in_pieces=True)(start, Rng(1))
     assert unroll._pull in pieces
-    assert all(torch.equal(one, other) for one, other in zip(compiled, eager, strict=True))
+    torch.testing.assert_close(compiled, eager, rtol=1e-11, atol=1e-13)  # gradients by torch.func.grad, and by torch.autograd.grad
 
 
 def test_noisy_steps_have_the_moments_of_their_autoregression() -> None:

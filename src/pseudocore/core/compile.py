@@ -9,26 +9,27 @@ a generator of its own, registered with the graph and re-seeded from its stream 
 make the same draws. A compiled step cannot draw, so its draws are made first and handed in; any other draws where it needs to.
 
 A step that is a hundred passes through a network takes far too long to compile whole. Such a method says `in_pieces = True` and wraps
-the functions it repeats, a gradient for example, in `fused`: these are compiled once and the rest is captured as it is.
+the functions it repeats, an augmentation for example, in `fused`: these are compiled once and the rest is captured as it is. Gradients
+(`core/gradient.py`) are such pieces too, except those of networks with kernels of our own, which are faster.
 
 A step that cannot be captured (it reads a value back to the host, or branches on one) is run eagerly, and `Stepper.note` says why.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.gradient import is_plain
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Device, Rng
 from pseudocore.core.tree import clone, flatten
 
-__all__ = ["COMPILE_HELP", "Compile", "Step", "Stepper", "fused", "side_by_side"]
+__all__ = ["AT_ONCE", "COMPILE_HELP", "Compile", "Step", "Stepper", "fused", "is_plain", "side_by_side"]
 
 Compile = Literal["auto", "on", "off"]
 COMPILE_HELP = (
@@ -44,37 +45,53 @@ PAYS_FROM = 5000
 """Steps from which `auto` compiles: about half a minute once, for about 2 ms a step."""
 
 
-_compiling_pieces: ContextVar[bool] = ContextVar("compiling pieces", default=False)
+AT_ONCE = 4
+"""Branches of a captured step that run side by side: each takes its own memory, and more gain little."""
+
+_branches: list[torch.cuda.Stream] = []
+"""The same ones every time, as each keeps the memory it was given."""
+
+Pieces = Literal["none", "all", "all but passes"]
+_compiled_pieces: ContextVar[Pieces] = ContextVar("compiled pieces", default="none")
 
 
-def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+def is_plain() -> bool:
+    """Whether what runs now is only run: not being compiled, and inside no transform (a gradient, vmap)."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+
+
+def fused(function: Callable[..., Any], *, is_pass: bool = False) -> Callable[..., Any]:
     """`function`, compiled where a step is being taken that is compiled in pieces; anywhere else itself.
 
     It must be a pure function of tensors that draws nothing. Inside a transform (a gradient, vmap) it stays itself: what can be compiled
-    is the function with all its transforms.
+    is the function with all its transforms. So does a pass through a network that has kernels of our own.
     """
-    if not _compiling_pieces.get() or not is_plain():
+    if not is_plain() or _compiled_pieces.get() in ({"none", "all but passes"} if is_pass else {"none"}):
         return function
     return torch.compile(function, fullgraph=True, dynamic=False)
 
 
-def side_by_side(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+def side_by_side(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
     """The results of calls that do not need each other: in a step being captured, branches that the GPU may run at once; else in turn.
 
     The kernels of a small network leave a large GPU idle at their ends and between them, which those of another can fill.
     """
-    if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
-        return [call() for call in calls]
-    here, streams = torch.cuda.current_stream(), [torch.cuda.Stream() for _ in calls]  # type: ignore[no-untyped-call]
-    for stream in streams:  # all leave from here: memory that one of them gave back earlier is free by then
-        stream.wait_stream(here)
-    results = []
-    for stream, call in zip(streams, calls, strict=True):
-        with torch.cuda.stream(stream):
-            results.append(call())
-    for stream in streams:
-        here.wait_stream(stream)
-    return results
+    if not is_plain() or not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+        yield from (call() for call in calls)
+        return
+    calls = iter(calls)
+    while group := list(islice(calls, AT_ONCE)):
+        while len(_branches) < len(group):
+            _branches.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        here, results = torch.cuda.current_stream(), []
+        for stream in _branches[: len(group)]:  # all leave from here: memory that one of them gave back earlier is free by then
+            stream.wait_stream(here)
+        for stream, call in zip(_branches, group, strict=False):
+            with torch.cuda.stream(stream):
+                results.append(call())
+        for stream in _branches[: len(group)]:
+            here.wait_stream(stream)
+        yield from results
 
 
 class Stepper:
@@ -119,11 +136,12 @@ class Stepper:
 
     @contextmanager
     def _pieces(self) -> Iterator[None]:
-        token = _compiling_pieces.set(self._compile and self._in_pieces)
+        pieces: Pieces = "all but passes" if self._problem.has_kernels else "all"
+        token = _compiled_pieces.set(pieces if self._compile and self._in_pieces else "none")
         try:
             yield
         finally:
-            _compiling_pieces.reset(token)
+            _compiled_pieces.reset(token)
 
     def _try_to_compile(self, state: Any, rng: Rng) -> None:
         """Compile, and once for all to see whether it works; the state it leads to is thrown away."""

@@ -11,23 +11,24 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["gradient_and_value_of", "gradient_of", "is_plain"]
+from pseudocore.core.compile import fused, is_plain
 
-
-def is_plain() -> bool:
-    """Whether what runs now is only run: not being compiled, and inside no transform (a gradient, vmap)."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+__all__ = ["gradient_and_value_of", "gradient_of"]
 
 
 def gradient_of(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
     """`torch.func.grad(function, argnums, has_aux)` for arguments that are tensors, with a result that has no derivative of its own.
 
-    Inside another transform, which may want that derivative, and while being compiled, where fused kernels save as much, it is the former.
+    Inside another transform, which may want that derivative, and compiled, where fused kernels save as much, it is the former.
     """
 
+    def transformed(*arguments: Any) -> Any:
+        return torch.func.grad(function, argnums, has_aux)(*arguments)
+
     def derived(*arguments: Any) -> Any:
-        if not is_plain():
-            return torch.func.grad(function, argnums, has_aux)(*arguments)
+        piece = fused(transformed, is_pass=True)
+        if piece is not transformed or not is_plain():
+            return piece(*arguments)
         places = (argnums,) if isinstance(argnums, int) else argnums
         with torch.enable_grad():
             given = [one.detach().requires_grad_() if place in places else one for place, one in enumerate(arguments)]

@@ -68,6 +68,11 @@ class Problem:
         return self.model.describe().get("name") in ("mlp", "linear")
 
     @property
+    def has_kernels(self) -> bool:
+        """Whether the network has kernels of our own on this device, which what compiles would have to give up."""
+        return self.device.type == "cuda" and getattr(self.model, "has_kernels", False)
+
+    @property
     def num_train(self) -> int:
         return len(self.data.train.y)
 

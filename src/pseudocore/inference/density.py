@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pseudocore.core.compile import fused, side_by_side
+from pseudocore.core.compile import side_by_side
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.gradient import gradient_of
-from pseudocore.core.problem import Problem, label_log_likelihood
+from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 
@@ -78,14 +78,14 @@ def like(log_density: LogDensity, changed: LogDensity) -> LogDensity:
 def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
     """Gradient (chains, parameters) of a log-density and its value (chains,), the chains not interacting."""
     if isinstance(log_density, Apart) and len(theta) > 1:
-        gradients, values = zip(*side_by_side([partial(uphill, log_density, chain, rng) for chain in theta.unsqueeze(1)]), strict=True)
+        gradients, values = zip(*side_by_side(partial(uphill, log_density, chain, rng) for chain in theta.unsqueeze(1)), strict=True)
         return torch.cat(gradients), torch.cat(values)
 
     def total(theta: Tensor) -> tuple[Tensor, Tensor]:
         value = log_density(theta, rng)
         return value.sum(), value
 
-    result: tuple[Tensor, Tensor] = fused(gradient_of(total, has_aux=True))(theta)
+    result: tuple[Tensor, Tensor] = gradient_of(total, has_aux=True)(theta)
     return result
 
 
@@ -102,7 +102,7 @@ def exact(problem: Problem, coreset: Coreset, prior: LogPrior, rng: Rng, chains:
         y, weight = torch.cat([y] * NUM_COPIES), weight.repeat(NUM_COPIES) / NUM_COPIES
 
     def log_density(theta: Tensor, rng: Rng) -> Tensor:  # noqa: ARG001
-        return _log_likelihood(problem, theta, x, y) @ weight + prior(theta)
+        return problem.log_likelihood(theta, x, y) @ weight + prior(theta)
 
     apart = chains == "apart" or (chains == "auto" and problem.device.type == "cuda" and not problem.is_dense)
     return Apart(log_density) if apart else log_density
@@ -122,7 +122,7 @@ def estimated(problem: Problem, coreset: Coreset, prior: LogPrior, batch_size: i
         return inputs if problem.augment is None else problem.augment(inputs, rng("augment"))
 
     def on_all(theta: Tensor, rng: Rng) -> Tensor:
-        return _log_likelihood(problem, theta, augmented(x, rng), y) @ weight + prior(theta)
+        return problem.log_likelihood(theta, augmented(x, rng), y) @ weight + prior(theta)
 
     def on_batches(theta: Tensor, rng: Rng) -> Tensor:
         index = rng("batch").integers(len(x), theta.shape[0], batch_size, device=x.device)  # (chains, batch)
@@ -136,10 +136,3 @@ def estimated(problem: Problem, coreset: Coreset, prior: LogPrior, batch_size: i
 def _targets(problem: Problem, coreset: Coreset) -> Tensor:
     y = coreset.targets.to(problem.device)
     return y.to(problem.dtype) if y.is_floating_point() else y
-
-
-def _log_likelihood(problem: Problem, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """log p(y | x, theta), (chains, n); one chain goes through unbatched: plain layers are several times faster than batched ones of 1."""
-    if len(theta) == 1:
-        return problem.log_likelihood(theta[0], x, y).unsqueeze(0)
-    return label_log_likelihood(problem.model.logits(theta, x).log_softmax(-1), y)

@@ -26,14 +26,15 @@ Deviations:
   D4. Augmentation, if any, is drawn anew for every inner step, and once more for the covariance: the same for the real batch and for $u$.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.compile import fused
+from pseudocore.core.compile import fused, side_by_side
 from pseudocore.core.config import Count, Fraction, Positive, Range
 from pseudocore.core.gradient import gradient_of
 from pseudocore.core.problem import Problem, label_log_likelihood
@@ -108,14 +109,20 @@ def reverse_kl(
     `scale` times the sum over x is compared with that number. `draws` are from the posterior of x, the same at every call.
     """
     with torch.no_grad():
-        excess = torch.cat([(fused(data)(theta) - scale * fused(points)(theta, x).sum(-1)).reshape(-1) for theta in draws()])  # (S,)
-    centred, gradient, first = excess - excess.mean(), torch.zeros_like(x), 0
+        above = [fused(data, is_pass=True)(theta) - scale * fused(points, is_pass=True)(theta, x).sum(-1) for theta in draws()]
+        excess = torch.cat([one.reshape(-1) for one in above])  # (S,)
+    centred, gradient = excess - excess.mean(), torch.zeros_like(x)
 
     def weighted(x: Tensor, theta: Tensor, factor: Tensor) -> Tensor:
         return (factor * points(theta, x).sum(-1)).sum()
 
-    for theta in draws():
-        factor = centred[first : first + (len(theta) if theta.ndim == 2 else 1)]
-        first += len(factor)
-        gradient = gradient - fused(gradient_of(weighted))(x, theta, factor) / len(excess)
+    def slopes() -> Iterator[Callable[[], Tensor]]:
+        first = 0
+        for theta in draws():
+            factor = centred[first : first + (len(theta) if theta.ndim == 2 else 1)]
+            first += len(factor)
+            yield partial(gradient_of(weighted), x, theta, factor)
+
+    for slope in side_by_side(slopes()):
+        gradient = gradient - slope / len(excess)
     return gradient, -excess.mean()

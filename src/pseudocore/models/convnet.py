@@ -13,6 +13,7 @@ from pseudocore.core.config import Count, Range
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import models
 from pseudocore.models.flat import BatchNorm, FlatModel, Initial
+from pseudocore.models.norm_pool import NormPool, UnbiasedConv
 
 __all__ = ["ConvNet", "ConvNetWide"]
 
@@ -73,10 +74,12 @@ def _convnet(name: str, widths: list[int], norm: Norm, initial: Initial, shape: 
         raise ConfigError(f"model {name!r} of depth {len(widths)} needs images of at least {smallest}×{smallest}, not {shape}")
     layers: list[nn.Module] = []
     for block, width in enumerate(widths):
-        layers.append(nn.Conv2d(channels, width, 3, padding=first_padding if block == 0 else 1, device="meta"))
-        if norm != "none":
-            layers.append(nn.GroupNorm(width, width) if norm == "instance" else BatchNorm(width))
-        layers += [nn.ReLU(), nn.AvgPool2d(2)]
+        convolution = UnbiasedConv if norm == "instance" else nn.Conv2d
+        layers.append(convolution(channels, width, 3, padding=first_padding if block == 0 else 1, device="meta"))
+        if norm == "instance":
+            layers.append(NormPool(width))
+        else:
+            layers += [*([BatchNorm(width)] if norm == "batch" else []), nn.ReLU(), nn.AvgPool2d(2)]
         channels, size = width, [side // 2 for side in size]
     num_features = channels * size[0] * size[1]
     description = {"name": name, "width": widths[0], "depth": len(widths), "norm": norm, "init": initial}

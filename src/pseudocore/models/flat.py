@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from pseudocore.core.compile import is_plain
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 
@@ -66,6 +67,8 @@ class FlatModel:
         centre, self._scale, bound = _initial_spread(body, num_features, num_classes, initial)
         self._centre_and_bound = {("cpu", torch.float32): (centre, bound)}
         self._description = dict(description or {})
+        self._has_convolutions = any(isinstance(part, nn.Conv2d) for part in body.modules())
+        self.has_kernels = any(getattr(part, "has_kernel", False) for part in body.modules())
         self.num_features = num_features
         self.num_classes = num_classes
         self.num_parameters = self._num_body + (num_features + 1) * num_classes
@@ -90,6 +93,9 @@ class FlatModel:
 
     def features(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor:
         """Last-layer features (n, h); (draws, n, h) for thetas (draws, parameters)."""
+        if theta.ndim == 2 and self._goes_one_by_one(theta, x):
+            each = [{name: value[draw] for name, value in (statistics or {}).items()} or None for draw in range(len(theta))]
+            return torch.stack([self.features(one, x, own) for one, own in zip(theta, each, strict=True)])
         if theta.ndim == 2:
             axes = (0, None, 0 if statistics else None)
             x = x.clone(memory_format=torch.contiguous_format)  # vmap knows no norm of another layout, which one channel can pass for
@@ -162,6 +168,10 @@ class FlatModel:
 
     def describe(self) -> dict[str, Any]:
         return {**self._description, "num_parameters": self.num_parameters}
+
+    def _goes_one_by_one(self, theta: Tensor, x: Tensor) -> bool:
+        """Batched convolutions are grouped ones, which a GPU is slow at; written out in what compiles or is transformed, many take long."""
+        return len(theta) == 1 or (x.is_cuda and self._has_convolutions and is_plain())
 
     def _body(self, theta: Tensor) -> dict[str, Tensor]:
         pieces = torch.split(theta[: self._num_body], [size for *_, size in self._shapes])

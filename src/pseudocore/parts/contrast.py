@@ -9,11 +9,12 @@ Kim et al. (2022), Eq. (17), and Tiwary et al. (2023), Eq. (10). Nothing follows
 """
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.compile import fused
+from pseudocore.core.compile import side_by_side
 from pseudocore.core.gradient import gradient_and_value_of
 from pseudocore.parts.unroll import Energy
 
@@ -21,17 +22,21 @@ __all__ = ["contrast"]
 
 
 def contrast(energy: Energy, x: Tensor, pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Gradient in x of the mean of E(θ⁺, x) − E(θ⁻, x), and that mean, one pair at a time.
+    """Gradient in x of the mean of E(θ⁺, x) − E(θ⁻, x), and that mean.
 
     Pairs are (θ⁺, θ⁻), single (P,) or several at once (b, P), where `energy` is the mean over them; the memory is that of one side of
-    one pair.
+    one pair, on a GPU of a few side by side.
     """
     gradient, value, num = torch.zeros_like(x), x.new_zeros(()), 0
-    for positive, negative in pairs:
-        size = len(positive) if positive.ndim == 2 else 1
-        for sign, theta in ((1, positive), (-1, negative)):
-            slope, height = fused(gradient_and_value_of(energy, argnums=1))(theta, x)
-            gradient = gradient + sign * size * slope
-            value = value + sign * size * height
-        num += size
+
+    def side(sign: int, theta: Tensor) -> tuple[int, Tensor, Tensor]:
+        size = len(theta) if theta.ndim == 2 else 1
+        return sign * size, *gradient_and_value_of(energy, argnums=1)(theta, x)
+
+    for size, slope, height in side_by_side(
+        partial(side, sign, theta) for pair in pairs for sign, theta in zip((1, -1), pair, strict=True)
+    ):
+        gradient = gradient + size * slope
+        value = value + size * height
+        num += max(size, 0)
     return gradient / num, value / num

@@ -11,6 +11,7 @@ Trained one by one they agree bit for bit; several in one batched pass agree to 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from pseudocore.core import config
-from pseudocore.core.compile import Compile, Stepper
+from pseudocore.core.compile import AT_ONCE, Compile, Stepper, side_by_side
 from pseudocore.core.config import Count, Fraction, NonNegative, Positive
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.gradient import gradient_and_value_of
@@ -96,7 +97,8 @@ class Trainer:
         """One per shape, as a captured step has fixed ones: full batches, and the last of an epoch."""
         if shape not in self._steppers:
             per_epoch = self.problem.num_train // shape[1] if shape[1] == self.training.batch_size else 1
-            self._steppers[shape] = Stepper(self._step, self.problem, self._compile, self.expected_epochs * per_epoch)
+            num_steps, in_pieces = self.expected_epochs * per_epoch, self.problem.has_kernels
+            self._steppers[shape] = Stepper(self._step, self.problem, self._compile, num_steps, in_pieces=in_pieces)
         return self._steppers[shape]
 
     def _step(self, problem: Problem, batch: "_Batch", rng: Rng) -> tuple["_Batch", "_Info"]:
@@ -107,7 +109,7 @@ class Trainer:
                 logits = problem.model.logits(theta, x)
             return per_example(training.loss, logits.to(theta.dtype), y).mean()
 
-        gradient, value = _each(loss, batch.theta, *_shown(problem, batch.points, rng))
+        gradient, value = _each(loss, batch.theta, *_shown(problem, batch.points, rng), dense=problem.is_dense)
         if training.weight_decay:
             gradient = gradient + training.weight_decay * batch.theta
         velocity = batch.velocity
@@ -146,11 +148,14 @@ def train(problem: Problem, training: Training, *, num: int, num_epochs: int, se
 
 
 def usual_group(problem: Problem) -> int:
-    """How many experts to train in one batched pass, by measurement.
+    """How many experts to train in one step, by measurement.
 
     Small dense networks leave a GPU idle: twenty at once train four times as many images a second. Batched convolutions are slower than
-    plain ones there and on a CPU, where one expert after the other is bit for bit reproducible besides.
+    plain ones there and on a CPU, where one expert after the other is bit for bit reproducible besides; with kernels of our own
+    four go through a GPU side by side.
     """
+    if problem.has_kernels:
+        return AT_ONCE
     return 20 if problem.device.type == "cuda" and problem.is_dense else 1
 
 
@@ -183,10 +188,13 @@ def _shown(problem: Problem, index: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
     return x, y.view(index.shape)
 
 
-def _each(loss: Callable[..., Tensor], theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients (experts, parameters) and losses (experts,); one expert goes unbatched, through plain and faster layers."""
-    if len(theta) == 1:
-        gradient, value = gradient_and_value_of(loss)(theta[0], x[0], y[0])
-        return gradient.unsqueeze(0), value.unsqueeze(0)
-    result: tuple[Tensor, Tensor] = vmap(grad_and_value(loss))(theta, x, y)
-    return result
+def _each(loss: Callable[..., Tensor], theta: Tensor, x: Tensor, y: Tensor, *, dense: bool) -> tuple[Tensor, Tensor]:
+    """Gradients (experts, parameters) and losses (experts,).
+
+    One expert goes through plain and faster layers, and so does each of several convolutional ones on a GPU, beside the others.
+    """
+    if len(theta) > 1 and (dense or not theta.is_cuda):
+        result: tuple[Tensor, Tensor] = vmap(grad_and_value(loss))(theta, x, y)
+        return result
+    gradients, values = zip(*side_by_side(partial(gradient_and_value_of(loss), *one) for one in zip(theta, x, y, strict=True)), strict=True)
+    return torch.stack(gradients), torch.stack(values)

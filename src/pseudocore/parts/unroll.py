@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.func import grad, vjp
+from torch.func import grad, jvp, vjp
 
 from pseudocore.core.compile import fused
 from pseudocore.core.gradient import gradient_of
@@ -62,7 +62,7 @@ def descend(
 ) -> Tensor:
     """Parameters after `num_steps` steps; `noise` is the standard deviation τ of what each step adds (0 draws nothing)."""
     for number in range(num_steps):
-        theta = theta - step_size * fused(gradient_of(energy))(theta, view(x, rng("view", number)))
+        theta = theta - step_size * gradient_of(energy)(theta, view(x, rng("view", number)))
         if noise > 0:
             theta = theta + noise * rng("noise", number).normal(*theta.shape, device=theta.device, dtype=theta.dtype)
     return theta
@@ -72,7 +72,7 @@ def path(energy: Energy, view: View, theta: Tensor, x: Tensor, rng: Rng, *, num_
     """Parameters before and after each of `num_steps` steps, (num_steps + 1) of them."""
     thetas = [theta]
     for number in range(num_steps):
-        thetas.append(thetas[-1] - step_size * fused(gradient_of(energy))(thetas[-1], view(x, rng("view", number))))
+        thetas.append(thetas[-1] - step_size * gradient_of(energy)(thetas[-1], view(x, rng("view", number))))
     return thetas
 
 
@@ -134,15 +134,16 @@ def _walk_back(
     adjoint = direct[-1]
     pulled_x, pulled_size = torch.zeros_like(x), torch.zeros_like(step_size)
 
-    def along(theta: Tensor, images: Tensor, adjoint: Tensor) -> tuple[Tensor, Tensor]:
-        slope = (grad(energy)(theta, images) * adjoint).sum()  # s_t
-        return slope, slope
+    def along(theta: Tensor, images: Tensor, adjoint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradient of s_t in theta and images, and s_t: how the gradient of the energy changes along the adjoint."""
+        here, change = jvp(lambda theta: grad(energy, argnums=(0, 1))(theta, images), (theta,), (adjoint,))[:2]
+        return *change, (here[0] * adjoint).sum()
 
     for number in reversed(range(len(thetas) - 1)):
         images, pull = seen(view, x, rng("view", number))
-        (in_theta, in_images), slope = fused(grad(along, argnums=(0, 1), has_aux=True))(thetas[number], images, adjoint)
+        in_theta, in_images, slope = fused(along)(thetas[number], images, adjoint)
         pulled_x = pulled_x - step_size * pull(in_images)
-        pulled_size = pulled_size - slope.detach()
+        pulled_size = pulled_size - slope
         adjoint = adjoint - step_size * in_theta
         if len(direct) > 1:
             adjoint = adjoint + direct[number]

@@ -1,0 +1,99 @@
+"""Presets that learn from experts, end to end: experts once for all of them, the coreset (last iterate), its evaluations.
+
+    PYTHONPATH=src python benchmarks/trajectories.py kim2022/cifar10-ipc10-bpc-fkl kim2022/cifar10-ipc10-bpc-rkl \\
+        --experts /tmp/experts --out results --commit $(git rev-parse --short HEAD)
+
+One JSON and one coreset a preset: accuracy, NLL and calibration by HMC with its defaults and by the published protocol (our quirk options,
+as in cold_posterior.py), mean and sd over `--seeds` evaluations; seconds of every stage. Experts are trained as the first preset's setup
+says, unless the folder holds them already; presets of another setup (augmented, for example) need a folder of their own.
+"""
+
+import argparse
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from cells import words
+from cold_posterior import published_options
+
+from pseudocore import api
+from pseudocore import setup as setups
+from pseudocore.cli import presets
+from pseudocore.data import load
+from pseudocore.store import strict_json
+from pseudocore.store.artifact import save_coreset
+from pseudocore.store.manifest import hardware, versions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("presets", nargs="+")
+    parser.add_argument("--experts", type=Path, required=True, help="folder of the experts, filled when it is not there")
+    parser.add_argument("--num-experts", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=22, help="of every expert")
+    parser.add_argument("--setup", action="append", default=[], metavar="NAME=VALUE", help="change the presets' setup, as precision=bf16")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change the presets' options")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    trained = fill(arguments)
+    for name in arguments.presets:
+        run(name, trained, arguments)
+
+
+def fill(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The experts' summary; empty when they were there."""
+    if arguments.experts.exists():
+        return {}
+    table = presets.read(arguments.presets[0])
+    setup = {**table["setup"], **words(arguments.setup)}
+    found = api.experts(table["data"], out=arguments.experts, num=arguments.num_experts, epochs=arguments.epochs, **setup)
+    print(f"experts: {found['seconds']} s, {found['images_per_second']} images/s", flush=True)
+    return found
+
+
+def run(name: str, trained: dict[str, Any], arguments: argparse.Namespace) -> None:
+    table = presets.read(name)
+    table["setup"] = {**table["setup"], **words(arguments.setup), "experts": str(arguments.experts)}
+    table["options"] = {**table["options"], **words(arguments.set)}
+    reduction = api.Reduction.from_config(table)
+    data = load(reduction.setup.data)
+    problem = setups.build(reduction.setup, data)
+    times, began = {}, time.monotonic()
+    outcome = api.run_reduction(reduction, problem)
+    if problem.device.type == "cuda":
+        torch.cuda.synchronize()
+    times["reduction"] = round(time.monotonic() - began, 1)
+    per_class = len(outcome.coreset) / data.num_classes
+    evaluations = {}
+    for protocol, options in {"mh-correct": {}, "published": published_options(per_class)}.items():
+        began = time.monotonic()
+        found = api.evaluate(
+            outcome.coreset, data, inference="hmc", seeds=arguments.seeds, published=protocol == "published",
+            setup={"experts": None}, **options,
+        )  # fmt: skip
+        evaluations[protocol], times[protocol] = found, round(time.monotonic() - began, 1)
+    record = {
+        "preset": name, "changes": {"setup": words(arguments.setup), "options": words(arguments.set)}, "config": reduction.to_config(),
+        "status": outcome.status, "note": outcome.note, "num_steps": outcome.num_steps, "seconds": times, "experts": trained,
+        "peak_memory_mib": torch.cuda.max_memory_allocated() // 2**20 if torch.cuda.is_available() else None, "evaluations": evaluations,
+        "date": str(date.today()), "commit": arguments.commit, "hardware": hardware(), "versions": versions(),
+    }  # fmt: skip
+    stem = name.replace("/", "-")
+    strict_json.write(arguments.out / f"{stem}.json", record)
+    save_coreset(arguments.out / f"{stem}.safetensors", outcome.coreset)
+    scores = {
+        protocol: {
+            metric: f"{one['metrics'][metric]['mean']:.4f} ± {one['metrics'][metric]['sd'] or 0:.4f}" for metric in ("accuracy", "nll")
+        }
+        for protocol, one in evaluations.items()
+    }
+    print(stem, outcome.status, outcome.note, times, scores, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""A convolution without a use for its bias, and what follows it in a block: instance norm, ReLU, 2×2 average pool.
+
+On a GPU the latter are one kernel (`kernels/norm_pool.py`) wherever a pass is followed or differentiated once; torch's own layers
+everywhere else.
+"""
+
+from importlib.util import find_spec
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pseudocore.core.compile import is_plain
+
+__all__ = ["NormPool", "UnbiasedConv"]
+
+
+class UnbiasedConv(nn.Conv2d):
+    """A convolution before an instance norm, which takes away what a bias adds: on a GPU the pass over memory is saved.
+
+    The bias stays a parameter, as in the published networks; its gradient is zero, and without it that is not rounding noise.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight, None if x.is_cuda else self.bias, padding=self.padding)
+
+
+class NormPool(nn.GroupNorm):
+    """Instance norm, ReLU, 2×2 average pool."""
+
+    has_kernel = find_spec("triton") is not None
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.has_kernel and x.is_cuda and is_plain() and _fits(x):
+            from pseudocore.kernels.norm_pool import norm_pool
+
+            return norm_pool(x, self.weight, self.bias, self.eps)
+        return F.avg_pool2d(F.relu(super().forward(x)), 2)
+
+
+def _fits(x: Tensor) -> bool:
+    """Whether a program of the kernel can hold all pixels of some channels of an image."""
+    _, channels, height, width = x.shape
+    return height == width and height in (2, 4, 8, 16, 32) and channels % 16 == 0 and x.dtype in (torch.float32, torch.bfloat16)

@@ -1,0 +1,73 @@
+"""The kernel of instance norm, ReLU and pooling against torch's own layers, both ways; and where it must not be used."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad, vmap
+
+from pseudocore.core.gradient import gradient_of
+from pseudocore.core.rng import Rng
+from pseudocore.models.convnet import ConvNet
+from pseudocore.models.norm_pool import NormPool
+
+pytestmark = pytest.mark.gpu
+
+FLIPS = 5e-3
+"""A share 1e-6 of ReLUs that rounding opens or closes is a share 1e-3 of a gradient's norm."""
+
+
+def layers(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.avg_pool2d(F.relu(F.group_norm(x, x.shape[1], weight, bias)), 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("side", "channels"), [(32, 128), (32, 48), (16, 64), (16, 16), (8, 128), (4, 32), (2, 16)])
+def test_it_is_torchs_layers_and_their_gradient(side: int, channels: int, dtype: torch.dtype) -> None:
+    from pseudocore.kernels.norm_pool import norm_pool
+
+    rng, at = Rng(0), {"device": "cuda"}
+    x = (3 * rng("x").normal(5, channels, side, side, **at) + 1).to(dtype)
+    weight, bias, slope = (
+        rng("w").normal(channels, **at),
+        rng("b").normal(channels, **at),
+        rng("s").normal(5, channels, side // 2, side // 2, **at),
+    )
+    exact = [one.double().requires_grad_() for one in (x, weight, bias)]
+    found = [one.clone().requires_grad_() for one in (x, weight, bias)]
+    pairs = []
+    for inputs, value in ((exact, layers(*exact)), (found, norm_pool(*found, 1e-5))):
+        gradients = torch.autograd.grad(value, inputs, slope.to(value.dtype))
+        pairs.append([value, *gradients])
+    for theirs, ours in zip(*pairs, strict=True):
+        assert (ours - theirs).norm() < (1e-5 if dtype == torch.float32 else 1e-2) * theirs.norm()
+
+
+@pytest.mark.parametrize("argnums", [0, 1])
+def test_a_network_uses_it_for_gradients_that_are_followed(argnums: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ConvNet(width=32).build((3, 32, 32), 10)
+    assert model.has_kernels
+    theta, x = model.init(Rng(0), device="cuda"), Rng(1).normal(20, 3, 32, 32, device="cuda")
+
+    def loss(theta: Tensor, x: Tensor) -> Tensor:
+        return model.logits(theta, x).log_softmax(-1)[:, 3].sum()
+
+    with_kernel = gradient_of(loss, argnums)(theta, x)
+    monkeypatch.setattr(NormPool, "has_kernel", False)
+    without = gradient_of(loss, argnums)(theta, x)
+    assert not torch.equal(with_kernel, without)
+    assert (with_kernel - without).norm() < FLIPS * without.norm()
+
+
+def test_what_is_differentiated_twice_or_batched_goes_through_torchs_layers() -> None:
+    model = ConvNet(width=16).build((3, 16, 16), 10)
+    thetas, x = model.init(Rng(0), num=2, device="cuda"), Rng(1).normal(4, 3, 16, 16, device="cuda")
+
+    def loss(theta: Tensor) -> Tensor:
+        return model.logits(theta, x).square().sum()
+
+    twice = grad(lambda theta: grad(loss)(theta).square().sum())(thetas[0])
+    assert twice.isfinite().all()
+    assert twice.abs().max() > 0
+    batched = vmap(grad(loss))(thetas)
+    assert (batched[1] - gradient_of(loss)(thetas[1])).norm() < FLIPS * batched[1].norm()
