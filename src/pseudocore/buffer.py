@@ -51,8 +51,8 @@ def experts(
     """Fill the folder `out` with `num` experts of `epochs` epochs each, or what is missing of them, and say how they do.
 
     `options` are words of `Setup` (`model`, `preprocess`, `augment`, ...) and fields of `Training` (`loss`, `lr`, ...). Experts in the
-    folder that were trained alike are kept, and trained further where they have fewer epochs. `group` experts are trained in one batched
-    pass; unless told, as many as is fastest.
+    folder that were trained alike are kept, and trained further where they have fewer epochs. `group` experts are trained in one step,
+    batched or side by side; unless told, as many as is fastest.
     """
     for name, count in {"num": num, "epochs": epochs, "group": 1 if group is None else group}.items():
         if count < 1:

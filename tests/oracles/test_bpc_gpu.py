@@ -24,16 +24,16 @@ pytestmark = pytest.mark.gpu
 SHORT: dict[str, Any] = {"per_class": 1, "num_steps": 8, "max_start": 2, "num_inner_steps": 4, "image_lr": 1.0}
 
 
-def noise_images(width: int, augment: DSA | None = None) -> Problem:
+def noise_images(width: int, augment: DSA | None = None, dtype: torch.dtype = torch.float32) -> Problem:
     """Ten classes of noise the size of CIFAR-10, under convnet3 with two made-up experts of four epochs."""
     rng, device = Rng(0), torch.device("cuda")
     x = (256 * rng("x").uniform(200, 3, 32, 32)).to(torch.uint8)
     y = torch.arange(200) % 10
     data = Dataset("noise", Examples(x, y), Examples(x[:10], y[:10]), 10)
     model = ConvNet(width=width).build(data.shape, 10)
-    bare = Problem(data, model, whiten.make("standard", data, device=device), augment, device=device)
-    theta = model.init(rng("theta"), num=2, device=device)
-    walk = 1e-3 * rng("walk").normal(2, 5, theta.shape[1], device=device).cumsum(1)
+    bare = Problem(data, model, whiten.make("standard", data, device=device, dtype=dtype), augment, device=device, dtype=dtype)
+    theta = model.init(rng("theta"), num=2, device=device, dtype=dtype)
+    walk = 1e-3 * rng("walk").normal(2, 5, theta.shape[1], device=device, dtype=dtype).cumsum(1)
     return replace(bare, experts=Resident(theta[:, None] + walk))
 
 
@@ -50,12 +50,14 @@ def noise_images(width: int, augment: DSA | None = None) -> Problem:
     ids=["fkl", "rkl", "w", "w-diagonal", "cd"],
 )
 def test_a_step_is_captured_and_draws_as_it_would_eagerly(method: Any, augment: DSA | None) -> None:
-    problem = noise_images(16, augment)
+    problem = noise_images(
+        16, augment, torch.float64
+    )  # the divergences' gradients are small differences, which ReLUs that rounding flips blur
     captured, eager = (run(method, problem, seed=0, compile=how) for how in ("auto", "off"))
     assert (captured.status, captured.note) == ("finished", "")
     start = method.coreset(problem, method.init(problem, Rng(0)("init"))).x
     moved = (eager.coreset.x - start).norm()
-    assert (captured.coreset.x - eager.coreset.x).norm() < 0.01 * moved
+    assert (captured.coreset.x - eager.coreset.x).norm() < 1e-4 * moved
 
 
 def peak(method: Any, problem: Problem) -> int:

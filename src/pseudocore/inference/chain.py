@@ -16,11 +16,12 @@ from pseudocore.core.loop import Checkpoints, drive
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
-from pseudocore.inference.density import LogPrior, Prior, like, log_prior
+from pseudocore.inference.choose import FACTORS, Setting
+from pseudocore.inference.density import Prior, like
 from pseudocore.inference.draws import Draws, MemoryDraws
 from pseudocore.inference.predict import Predictive
 
-__all__ = ["ChainSampler", "ChainSettings", "Units", "prior_of", "sample", "start"]
+__all__ = ["ChainSampler", "ChainSettings", "StochasticSettings", "Units", "sample", "start"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +34,27 @@ class ChainSettings:
     """Draws thrown away first."""
     num_chains: Count = 2
     """Chains, each from its own start."""
-    temperature: Positive = 0.1
-    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior."""
     prior: Prior = "fan-in"
     """Gaussian on all parameters alike, Gaussian by each layer's fan-in, or the authors' unsquared norm."""
+    init_scale: Annotated[float | None, Range(above=0)] = None
+    """Chains start at this times standard normal numbers; unless told, at the network's own initialisation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StochasticSettings(ChainSettings):
+    """What chains without a Metropolis test have besides."""
+
+    temperature: Positive = 0.1
+    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior."""
     prior_scale: Positive = 8.0
     """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the parameters themselves."""
     choose_prior: Literal["given", "split"] = "given"
     """Whether prior_scale is used as it is, or chosen within a factor of 4 by short chains scored on held-out training points."""
-    init_scale: Annotated[float | None, Range(above=0)] = None
-    """Chains start at this times standard normal numbers; unless told, at the network's own initialisation."""
+
+    def settings_to_try(self) -> list[Setting]:
+        """Where the prior's scale is to be chosen, those to choose from."""
+        factors = FACTORS if self.choose_prior == "split" else ()
+        return [{"prior_scale": factor * self.prior_scale, "choose_prior": "given"} for factor in factors]
 
 
 class ChainSampler(Protocol):
@@ -93,10 +105,6 @@ def start(settings: ChainSettings | ChainSampler, problem: Problem, rng: Rng) ->
         return problem.model.init(rng, num=settings.num_chains, device=problem.device, dtype=problem.dtype)
     shape = (settings.num_chains, problem.model.num_parameters)
     return settings.init_scale * rng.normal(*shape, device=problem.device, dtype=problem.dtype)
-
-
-def prior_of(settings: ChainSettings, problem: Problem, coreset: Coreset) -> LogPrior:
-    return log_prior(problem, settings.prior, settings.prior_scale, len(coreset))
 
 
 def sample(

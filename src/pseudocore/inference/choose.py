@@ -1,18 +1,20 @@
-r"""The scale of a sampler's prior, chosen on training data that the coreset does not hold; the test set has no part in it.
+r"""Settings of a sampler, chosen on training data that the coreset does not hold; the test set has no part in it.
 
-For each scale $\sigma$ = `prior_scale` × {¼, ½, 1, 2, 4} one short chain is run on the coreset S and scored on up to 1000 training
+For each setting $s$ to try, a scale of the prior for example, short chains are run on the coreset S and scored on up to 1000 training
 points $h \notin S$,
 
-$$ \sigma^* = \arg\max_\sigma \sum_h \log \frac1D \sum_d p(y_h \mid x_h, \theta_d), \quad \theta_d \sim \pi_\sigma(\theta \mid S)^{1/T} , $$
+$$ s^* = \arg\max_s \sum_h \log \frac1D \sum_d p(y_h \mid x_h, \theta_d), \quad \theta_d \sim \pi_s(\theta \mid S)^{1/T_s} , $$
 
-and the full chains are then run with the best. A scale whose chain runs away or never moves is out. The short chains have half the
-burn-in and a quarter of the draws, so that choosing costs about as much as two full chains.
+and the full chains are then run with the best. A setting whose chains run away or never move is out. There are two short chains for
+each, of half the burn-in and a quarter of the draws: with one alone, settings that predict well once modes are averaged seem overconfident.
 
 Selected points are left out by their indices. Learned points have none: they were made of the whole training set, and any training point
-serves. That makes held-out training scores better than test scores, for all scales alike.
+serves. That makes held-out training scores better than test scores, for all settings alike.
 """
 
 import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -24,18 +26,21 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Predict
 from pseudocore.inference.predict import Predictive
 
-__all__ = ["FACTORS", "by_split", "held_out", "mean_log_likelihood"]
+__all__ = ["FACTORS", "Setting", "by_split", "held_out", "mean_log_likelihood"]
+
+Setting = Mapping[str, Any]
+"""Fields of a sampler and what they are to be."""
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-NUM_HELD = 1000
+"""What a given scale of a prior is multiplied by, to choose from."""
+
+NUM_HELD, NUM_CHAINS = 1000, 2
 _BATCH = 500
 
 
-class Scaled(Protocol):
-    """A sampler whose dataclass fields include these and `choose_prior`."""
+class Shortened(Protocol):
+    """A sampler whose dataclass fields include these and `num_chains`."""
 
-    @property
-    def prior_scale(self) -> float: ...
     @property
     def num_draws(self) -> int: ...
     @property
@@ -43,24 +48,25 @@ class Scaled(Protocol):
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive: ...
 
 
-def by_split(sampler: Scaled, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
-    """Choose the scale, then sample with it; `options` are those of the sampler's `sample`."""
+def by_split(sampler: Shortened, settings: Sequence[Setting], problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
+    """Choose among the settings, then sample with the best; `options` are those of the sampler's `sample`."""
     index = held_out(problem, coreset, rng("held-out"))
-    shorter = {"num_chains": 1, "num_draws": max(5, sampler.num_draws // 4), "num_burn": max(10, sampler.num_burn // 2)}
-    scores: dict[float, float] = {}
+    shorter = {"num_draws": max(5, sampler.num_draws // 4), "num_burn": max(10, sampler.num_burn // 2), "num_chains": NUM_CHAINS}
+    scores: list[float] = []
     failure: RunError | None = None
-    for factor in FACTORS:
-        scale = factor * sampler.prior_scale
+    for number, setting in enumerate(settings):
         try:
-            predict = _changed(sampler, prior_scale=scale, **shorter).sample(problem, coreset, rng("choose", str(factor)))
-            scores[scale] = mean_log_likelihood(predict, problem, index)
+            predict = _changed(sampler, **setting, **shorter).sample(problem, coreset, rng("choose", number))
+            scores.append(mean_log_likelihood(predict, problem, index))
         except RunError as error:
+            scores.append(-math.inf)
             failure = error
-    if not scores:
-        raise failure or RunError("no prior scale could be tried")
-    best = max(scores, key=lambda scale: scores[scale])
-    predictive: Predictive = _changed(sampler, prior_scale=best).sample(problem, coreset, rng, **options)
-    predictive.chosen = {"prior_scale": best, "held_out_nll": -scores[best]}
+    score, best = max(zip(scores, settings, strict=True), key=lambda pair: pair[0])
+    if score == -math.inf:
+        raise failure or RunError("no setting could be tried")
+    predictive: Predictive = _changed(sampler, **best).sample(problem, coreset, rng, **options)
+    numbers = {name: value for name, value in best.items() if isinstance(value, float)}
+    predictive.chosen = {**numbers, "held_out_nll": -score}
     return predictive
 
 
@@ -71,7 +77,7 @@ def held_out(problem: Problem, coreset: Coreset, rng: Rng, num: int = NUM_HELD) 
         free[coreset.indices.cpu()] = False
     index = free.nonzero().flatten()
     if len(index) == 0:
-        raise ConfigError("the coreset holds every training point, so none is left to choose the prior's scale on; give prior_scale itself")
+        raise ConfigError("the coreset holds every training point, so none is left to choose settings on; give prior_scale itself")
     return index[rng.permutation(len(index))[:num]]
 
 
@@ -83,4 +89,4 @@ def mean_log_likelihood(predict: Predict, problem: Problem, index: Tensor) -> fl
 
 
 def _changed(sampler: Any, **fields: Any) -> Any:
-    return dataclasses.replace(sampler, choose_prior="given", **fields)
+    return dataclasses.replace(sampler, **fields)

@@ -28,24 +28,24 @@ Deviations:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.config import Count, Fraction, Positive
+from pseudocore.core.config import Count, Fraction, Positive, Range, Whole
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
-from pseudocore.inference.chain import ChainSettings, Units, prior_of, sample
+from pseudocore.inference.chain import ChainSettings, Units, sample
 from pseudocore.inference.choose import by_split
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
 from pseudocore.inference.step_size import Adaptation, adapt, begin
 
-__all__ = ["DIVERGENT", "HMC", "Climb", "leapfrog"]
+__all__ = ["DIVERGENT", "HMC", "USUAL", "Climb", "leapfrog"]
 
 DIVERGENT = 1000.0
 """Energy error of a trajectory that has left the level set it should stay on."""
@@ -55,6 +55,11 @@ FEWEST = 10
 
 Climb = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Thetas (chains, parameters) to the gradient of the log-density there, and the log-density (chains,)."""
+
+
+USUAL = ((0.1, 8.0), (0.001, 4.0))
+"""Temperature and scale of the prior to choose from, by the study in docs/inference.md; the first where the coreset is all there is, so
+that nothing is left to choose on."""
 
 
 class State(NamedTuple):
@@ -80,12 +85,24 @@ class Info(NamedTuple):
 class HMC(ChainSettings):
     """Hamiltonian Monte Carlo, Metropolis-corrected, with adapted step size."""
 
+    num_draws: Count = 20
+    """Draws kept of each chain."""
+    num_burn: Whole = 100
+    """Draws thrown away first, while the step size settles."""
+    num_chains: Count = 4
+    """Chains, each from its own start."""
+    temperature: Annotated[float | None, Range(above=0)] = None
+    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior. Unless told, .1 or .001, chosen by short chains scored
+    on held-out training points."""
+    prior_scale: Annotated[float | None, Range(above=0)] = None
+    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the parameters themselves. Unless told, 8 at
+    .1 and 4 at .001."""
     num_leapfrog: Count = 10
     """Leapfrog steps a proposal."""
     step_size: Positive = 0.05
     """Leapfrog step size at temperature 1; the first guess when it is adapted. At T it is √T of that, as the posterior is √T as wide."""
-    target_accept: Fraction = 0.7
-    """Acceptance rate that burn-in adapts the step size to (draws then accept some .1 more); 0 keeps the step size fixed."""
+    target_accept: Fraction = 0.8
+    """Acceptance rate that burn-in adapts the step size to; 0 keeps the step size fixed."""
     jitter: Fraction = 0.1
     """Every trajectory's step size is drawn within this share of the adapted one."""
     mass: Literal["fan-in", "equal"] = "fan-in"
@@ -100,7 +117,7 @@ class HMC(ChainSettings):
     def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:
         """`log_density` must be the same function at every call."""
         gradient, value = self._climb(log_density, rng)(theta)
-        adaptation = begin(self.step_size * self.temperature**0.5, value)
+        adaptation = begin(self.step_size * self._heat**0.5, value)
         return State(theta, value, gradient, torch.zeros((), dtype=theta.dtype, device=theta.device), adaptation)
 
     def step(self, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
@@ -127,19 +144,28 @@ class HMC(ChainSettings):
 
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
         """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
-        if self.choose_prior == "split":
-            return by_split(self, problem, coreset, rng, **options)
+        if (self.temperature is None or self.prior_scale is None) and len(coreset) < problem.num_train:
+            return by_split(self, self._settings_to_try(), problem, coreset, rng, **options)
         units = Units.of(problem) if self.mass == "fan-in" else None
         return sample(self, self.log_density(problem, coreset, rng), problem, coreset, rng, units=units, **options)
 
     def log_density(self, problem: Problem, coreset: Coreset, rng: Rng) -> LogDensity:
-        return density.exact(problem, coreset, prior_of(self, problem, coreset), rng("copies"))
+        prior = density.log_prior(problem, self.prior, self.prior_scale or USUAL[0][1], len(coreset))
+        return density.exact(problem, coreset, prior, rng("copies"))
+
+    def _settings_to_try(self) -> list[dict[str, float]]:
+        """The usual ones, with what was told in its place."""
+        return [{"temperature": self.temperature or temperature, "prior_scale": self.prior_scale or scale} for temperature, scale in USUAL]
+
+    @property
+    def _heat(self) -> float:
+        return self.temperature or USUAL[0][0]
 
     def advice(self, draws: Draws) -> str | None:
         accepted, step_size = draws.trace("accepted"), draws.trace("step_size").double()
         if accepted.any():
             return None
-        last = float(step_size.mean()) / self.temperature**0.5
+        last = float(step_size.mean()) / self._heat**0.5
         way_out = f"try {last / 10:.1g}" if self.target_accept == 0 else f"try a first guess of {last / 10:.1g} and a longer num_burn"
         return (
             f"every one of {accepted.numel()} proposals was rejected: a step size of {last:.3g} is too long for this posterior; {way_out}"
@@ -149,7 +175,7 @@ class HMC(ChainSettings):
         return f"the start itself has no finite log-density: try a smaller init_scale than {self.init_scale}, or the network's own"
 
     def _climb(self, log_density: LogDensity, rng: Rng) -> Climb:
-        cold = density.like(log_density, lambda theta, rng: log_density(theta, rng) / self.temperature)
+        cold = density.like(log_density, lambda theta, rng: log_density(theta, rng) / self._heat)
         return lambda theta: density.uphill(cold, theta, rng("density"))
 
     def _adapted(self, adaptation: Adaptation, accept: Tensor, step: Tensor) -> Adaptation:

@@ -22,7 +22,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
-from pseudocore.inference.chain import ChainSettings, prior_of, sample
+from pseudocore.inference.chain import StochasticSettings, sample
 from pseudocore.inference.choose import by_split
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
@@ -46,7 +46,7 @@ class Info(NamedTuple):
 
 @inferences.register("sgld", kind="sampler", paper="Welling & Teh 2011")
 @dataclass(frozen=True, kw_only=True)
-class SGLD(ChainSettings):
+class SGLD(StochasticSettings):
     """Stochastic gradient Langevin dynamics on mini-batches."""
 
     num_inner: Count = 20
@@ -73,9 +73,11 @@ class SGLD(ChainSettings):
 
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
         """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
-        if self.choose_prior == "split":
-            return by_split(self, problem, coreset, rng, **options)
-        log_density = density.estimated(problem, coreset, prior_of(self, problem, coreset), self.batch_size)
+        if settings := self.settings_to_try():
+            return by_split(self, settings, problem, coreset, rng, **options)
+        log_density = density.estimated(
+            problem, coreset, density.log_prior(problem, self.prior, self.prior_scale, len(coreset)), self.batch_size
+        )
         scaled = replace(self, step_size=self.step_size or RELATIVE / float(coreset.weight.sum()))
         return sample(scaled, log_density, problem, coreset, rng, **options)
 

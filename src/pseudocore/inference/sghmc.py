@@ -35,7 +35,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
-from pseudocore.inference.chain import ChainSettings, prior_of, sample
+from pseudocore.inference.chain import StochasticSettings, sample
 from pseudocore.inference.choose import by_split
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
@@ -59,7 +59,7 @@ class Info(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ChainSettings):
+class Settings(StochasticSettings):
     """What mini-batches and augmented coresets have in common."""
 
     num_inner: Count = 20
@@ -91,9 +91,11 @@ class SGHMC(Settings):
 
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
         """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
-        if self.choose_prior == "split":
-            return by_split(self, problem, coreset, rng, **options)
-        log_density = density.estimated(problem, coreset, prior_of(self, problem, coreset), self.batch_size)
+        if settings := self.settings_to_try():
+            return by_split(self, settings, problem, coreset, rng, **options)
+        log_density = density.estimated(
+            problem, coreset, density.log_prior(problem, self.prior, self.prior_scale, len(coreset)), self.batch_size
+        )
         return sample(replace(self, step_size=_step_size(self, coreset)), log_density, problem, coreset, rng, **options)
 
     def advice(self, draws: Draws) -> str | None:  # noqa: ARG002  (nothing is rejected)
@@ -119,9 +121,11 @@ class AlteredSGHMC(Settings):
 
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
         """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
-        if self.choose_prior == "split":
-            return by_split(self, problem, coreset, rng, **options)
-        log_density = density.estimated(problem, coreset, prior_of(self, problem, coreset), len(coreset))
+        if settings := self.settings_to_try():
+            return by_split(self, settings, problem, coreset, rng, **options)
+        log_density = density.estimated(
+            problem, coreset, density.log_prior(problem, self.prior, self.prior_scale, len(coreset)), len(coreset)
+        )
         return sample(replace(self, step_size=_step_size(self, coreset)), log_density, problem, coreset, rng, **options)
 
     def advice(self, draws: Draws) -> str | None:  # noqa: ARG002  (nothing is rejected)

@@ -108,7 +108,7 @@ def test_draws_lost_since_the_checkpoint_are_missed(problem: Problem, coreset: C
 
 
 def test_starts(problem: Problem, coreset: Coreset) -> None:
-    own, scaled = (HMC(num_draws=1, num_burn=0, num_leapfrog=1, step_size=1e-9, init_scale=scale) for scale in (None, 5.0))
+    own, scaled = (HMC(num_draws=1, num_burn=0, num_chains=2, num_leapfrog=1, step_size=1e-9, init_scale=scale) for scale in (None, 5.0))
     networks = own.sample(problem, coreset, Rng(2)).draws[0]
     assert torch.allclose(networks, problem.model.init(Rng(2)("theta"), num=2, dtype=torch.float64), atol=1e-6)
     assert float(scaled.sample(problem, coreset, Rng(2)).draws[0].std()) == pytest.approx(5, rel=0.3)
@@ -122,9 +122,12 @@ def test_a_burn_in_too_short_to_adapt_in(problem: Problem, coreset: Coreset, num
     assert torch.allclose(kept.trace("step_size"), torch.tensor(0.01, dtype=torch.float64)) is not adapted  # 0.02 √T
 
 
+TOLD: dict[str, Any] = {"temperature": 0.1, "prior_scale": 8.0}
+
+
 @pytest.mark.parametrize("target", [0.0, 0.8])
 def test_no_proposal_accepted(problem: Problem, coreset: Coreset, target: float) -> None:
-    hmc = HMC(num_draws=3, num_burn=0, num_chains=2, num_leapfrog=2, step_size=1e4, target_accept=target)
+    hmc = HMC(num_draws=3, num_burn=0, num_chains=2, num_leapfrog=2, step_size=1e4, target_accept=target, **TOLD)
     with pytest.raises(RunError, match=r"every one of 6 proposals was rejected: a step size of 1.*e\+04 is too long .*; try .*1e\+03"):
         hmc.fit(problem, coreset, Rng(0))
 

@@ -14,10 +14,13 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference.choose import FACTORS, by_split, held_out, mean_log_likelihood
-from pseudocore.inference.hmc import HMC
+from pseudocore.inference.hmc import HMC, USUAL
+from pseudocore.inference.langevin import SGLD
 from pseudocore.inference.laplace import Laplace
 from pseudocore.inference.last_layer_vi import LastLayerVI
 from pseudocore.inference.predict import Predictive, Settled
+
+SETTINGS = [{"prior_scale": factor} for factor in FACTORS]
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,10 @@ class Fake:
     num_draws: int = 40
     num_burn: int = 40
     num_chains: int = 2
-    choose_prior: str = "split"
     broken: tuple[float, ...] = ()
 
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Any:  # noqa: ARG002
-        self.calls.append((self.prior_scale, self.num_chains, self.num_draws, self.num_burn, self.choose_prior, options))
+        self.calls.append((self.prior_scale, self.num_chains, self.num_draws, self.num_burn, options))
         if self.prior_scale in self.broken:
             raise RunError(f"ran away at {self.prior_scale}")
         score = -abs(math.log(self.prior_scale / self.best)) - 0.1
@@ -54,18 +56,18 @@ class Fake:
 @pytest.mark.parametrize(("best", "expected"), [(0.25, 0.25), (0.6, 0.5), (1.1, 1.0), (100.0, 4.0)])
 def test_the_best_scale_on_held_out_training_points_wins(problem: Problem, coreset: Coreset, best: float, expected: float) -> None:
     calls: list[Any] = []
-    predictive = by_split(Fake(best, calls), problem, coreset, Rng(0), draws="kept")  # type: ignore[arg-type]
+    predictive = by_split(Fake(best, calls), SETTINGS, problem, coreset, Rng(0), draws="kept")
     assert [scale for scale, *_ in calls] == [*FACTORS, expected]
-    assert all(call[1:] == (1, 10, 20, "given", {}) for call in calls[:-1])
-    assert calls[-1] == (expected, 2, 40, 40, "given", {"draws": "kept"})
+    assert all(call[1:] == (2, 10, 20, {}) for call in calls[:-1])
+    assert calls[-1] == (expected, 2, 40, 40, {"draws": "kept"})
     assert predictive.chosen["prior_scale"] == expected
     assert predictive.chosen["held_out_nll"] == pytest.approx(abs(math.log(expected / best)) + 0.1)
 
 
 def test_a_scale_whose_chain_fails_is_out(problem: Problem, coreset: Coreset) -> None:
-    assert by_split(Fake(1.0, [], broken=(1.0, 4.0)), problem, coreset, Rng(0)).chosen["prior_scale"] in (0.5, 2.0)  # type: ignore[arg-type]
+    assert by_split(Fake(1.0, [], broken=(1.0, 4.0)), SETTINGS, problem, coreset, Rng(0)).chosen["prior_scale"] in (0.5, 2.0)
     with pytest.raises(RunError, match="ran away at 4"):
-        by_split(Fake(1.0, [], broken=FACTORS), problem, coreset, Rng(0))  # type: ignore[arg-type]
+        by_split(Fake(1.0, [], broken=FACTORS), SETTINGS, problem, coreset, Rng(0))
 
 
 def test_points_of_the_coreset_are_not_held_out(problem: Problem) -> None:
@@ -91,15 +93,47 @@ def test_the_score_is_the_mean_log_probability_of_the_label(problem: Problem) ->
 
 def test_a_sampler_chooses_and_then_samples_as_if_told(problem: Problem, coreset: Coreset) -> None:
     """From a scale too small for moons a wider one is chosen; the draws are those of a chain that was given it."""
-    hmc = HMC(num_draws=20, num_burn=40, num_leapfrog=6, step_size=0.03, temperature=1.0, prior_scale=0.5, choose_prior="split")
-    predictive = hmc.fit(problem, coreset, Rng(0))
+    sgld = SGLD(num_draws=20, num_burn=40, temperature=1.0, prior_scale=0.5, choose_prior="split")
+    predictive = sgld.fit(problem, coreset, Rng(0))
     assert isinstance(predictive, Predictive)
     scale = predictive.chosen["prior_scale"]
     assert scale in (1.0, 2.0)
-    told = dataclasses.replace(hmc, prior_scale=scale, choose_prior="given").fit(problem, coreset, Rng(0))
+    told = dataclasses.replace(sgld, prior_scale=scale, choose_prior="given").fit(problem, coreset, Rng(0))
     assert told.chosen == {}
     x = problem.data.test.x[:20]
     assert torch.equal(predictive(x), told(x))
+
+
+@pytest.mark.parametrize(
+    ("told", "tried"),
+    [
+        ({}, {(0.1, 8.0), (0.001, 4.0)}),
+        ({"temperature": 1.0}, {(1.0, 8.0), (1.0, 4.0)}),
+        ({"prior_scale": 2.0}, {(0.1, 2.0), (0.001, 2.0)}),
+    ],
+)
+def test_hmc_chooses_what_it_is_not_told(
+    problem: Problem, coreset: Coreset, told: dict[str, float], tried: set[tuple[float, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hmc = HMC(num_draws=4, num_burn=12, num_leapfrog=2, num_chains=2, **told)  # type: ignore[arg-type]
+    calls: list[Any] = []
+    monkeypatch.setattr("pseudocore.inference.hmc.by_split", lambda sampler, settings, *_, **__: calls.append(settings))
+    hmc.fit(problem, coreset, Rng(0))
+    assert {(one["temperature"], one["prior_scale"]) for one in calls[0]} == tried
+    monkeypatch.undo()
+    predictive = hmc.fit(problem, coreset, Rng(0))
+    assert (predictive.chosen["temperature"], predictive.chosen["prior_scale"]) in tried
+    as_told = dataclasses.replace(hmc, temperature=predictive.chosen["temperature"], prior_scale=predictive.chosen["prior_scale"])
+    x = problem.data.test.x[:20]
+    assert torch.equal(predictive(x), as_told.fit(problem, coreset, Rng(0))(x))
+
+
+def test_hmc_on_all_training_points_has_nothing_to_choose_on(problem: Problem) -> None:
+    whole = problem.chosen(torch.arange(problem.num_train))
+    hmc = HMC(num_draws=2, num_burn=12, num_leapfrog=2, num_chains=2)
+    told = dataclasses.replace(hmc, temperature=USUAL[0][0], prior_scale=USUAL[0][1])
+    x = problem.data.test.x[:5]
+    assert torch.equal(hmc.fit(problem, whole, Rng(0))(x), told.fit(problem, whole, Rng(0))(x))
 
 
 def test_laplace_by_marginal_likelihood_is_laplace_at_that_precision(problem: Problem, coreset: Coreset) -> None:
