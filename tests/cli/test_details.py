@@ -1,6 +1,7 @@
 """Second opinions and costs: in every file and in --json, on the screen only when asked for."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,20 @@ def test_seconds_are_those_of_one_seed(run: str, done: Done) -> None:
 
 
 def test_landscape_and_choice_of_prior_are_flags(run: str, done: Done, refused: Refused) -> None:
-    done(f"evaluate {run} --inference last-layer-vi --num-steps 3 --seeds 1 --choose-prior marginal --landscape")
+    said = done(f"evaluate {run} --inference last-layer-vi --num-steps 3 --seeds 1 --choose-prior marginal --landscape").err
+    assert "chosen, not on the test set: ridge" in said
     (file,) = Path("run/evaluations").glob("*.json")
     kept = json.loads(file.read_text())
     assert set(kept["landscape"]) == {"at", "coreset", "data"}
     assert set(kept["chosen"][0]) == {"seed", "ridge", "prior_variance"}
     assert set(kept["reduction_cost"]) == {"load", "preprocess", "reduce"}
-    said = refused(f"evaluate {run} --inference hmc --choose-prior marginal")
-    assert "choose-prior" in said
+    assert "choose-prior" in refused(f"evaluate {run} --inference sgld --choose-prior marginal")
+
+
+def test_hmc_says_what_it_chose(run: str, done: Done) -> None:
+    said = done(f"evaluate {run} --inference hmc --num-draws 2 --num-burn 10 --num-leapfrog 1 --num-chains 2 --seeds 2").err
+    assert re.search(r"chosen, not on the test set: temperature 0\.\d+( to 0.1)?, prior_scale [48]( to 8)?\n", said)
+    (file,) = Path("run/evaluations").glob("*.json")
+    kept = json.loads(file.read_text())
+    assert not {"temperature", "prior_scale"} & set(kept["options"])
+    assert all((one["temperature"], one["prior_scale"]) in ((0.1, 8.0), (0.001, 4.0)) for one in kept["chosen"])

@@ -89,6 +89,8 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
                 if metric not in DETAILS
             )
             out.print(f"{run}  {name}  {scores}  ({seeds} network{'s' * (seeds > 1)}, {result['seconds']:.1f} s)")
+        if result.get("chosen") and not json:
+            err.print(f"chosen, not on the test set: {_in_words(result['chosen'])}")
         for sentence in result.get("warnings", []):
             err.print(f"warning: {sentence}")
         elsewhere = {"data": result["data"]} if data is not None else {}
@@ -115,3 +117,10 @@ def _file_name(inference: str, settings: Mapping[str, Any]) -> str:
     if len(name) <= 120 and name == text:
         return name
     return f"{name[:100]}.{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+
+def _in_words(chosen: Sequence[Mapping[str, float]]) -> str:
+    """Each setting that was chosen, over all seeds."""
+    names = [name for name in chosen[0] if name not in ("seed", "held_out_nll")]
+    spans = {name: sorted({f"{one[name]:.3g}" for one in chosen}, key=float) for name in names}
+    return ", ".join(f"{name} {span[0]}" + (f" to {span[-1]}" if len(span) > 1 else "") for name, span in spans.items())

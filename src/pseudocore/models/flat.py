@@ -40,7 +40,9 @@ class BatchNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, var = _batch_statistics(x) if self.training else (cast(Tensor, self.mean), cast(Tensor, self.var))
+        if self.training:  # F.batch_norm, without its refusal of a single value
+            return torch.batch_norm(x, self.weight, self.bias, None, None, True, 0.0, self.eps, torch.backends.cudnn.enabled)
+        mean, var = cast(Tensor, self.mean), cast(Tensor, self.var)
         scale = self.weight * (var + self.eps).rsqrt()
         return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
 

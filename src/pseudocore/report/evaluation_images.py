@@ -38,7 +38,7 @@ def temperature_curves(evaluations: Sequence[Mapping[str, Any]]) -> Image | None
             continue
         values = [float(entry["nll"]) for entry in entries if isinstance(entry, Mapping) and is_finite(entry.get("nll"))]
         if values and options["temperature"] > 0:
-            words = (evaluation.get("inference", "unknown"), options.get("prior", ""), options.get("prior_scale", ""))
+            words = (evaluation.get("inference", "unknown"), options.get("prior", ""), options.get("prior_scale", "of chosen scale"))
             lines.setdefault(" ".join(map(str, words)), {})[float(options["temperature"])] = _estimate(values)
     curves = {label: sorted(line.items()) for label, line in lines.items() if len(line) > 1}
     if not curves or len(curves) > _MOST:
