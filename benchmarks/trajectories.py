@@ -3,9 +3,10 @@
     PYTHONPATH=src python benchmarks/trajectories.py kim2022/cifar10-ipc10-bpc-fkl kim2022/cifar10-ipc10-bpc-rkl \\
         --experts /tmp/experts --out results --commit $(git rev-parse --short HEAD)
 
-One JSON and one coreset a preset: accuracy, NLL and calibration by HMC with its defaults and by the published protocol (our quirk options,
-as in cold_posterior.py), mean and sd over `--seeds` evaluations; seconds of every stage. Experts are trained as the first preset's setup
-says, unless the folder holds them already; presets of another setup (augmented, for example) need a folder of their own.
+One JSON and one coreset a preset: accuracy, NLL and calibration by HMC with its defaults, by the published protocol (our quirk options,
+as in cold_posterior.py), and by the preset's own inference where that is another; mean and sd over `--seeds` evaluations; seconds of
+every stage. Experts are trained as the first preset's setup says, unless the folder holds them already; presets of another setup
+(augmented, for example) need a folder of their own.
 """
 
 import argparse
@@ -70,12 +71,17 @@ def run(name: str, trained: dict[str, Any], arguments: argparse.Namespace) -> No
     times["reduction"] = round(time.monotonic() - began, 1)
     per_class = len(outcome.coreset) / data.num_classes
     evaluations = {}
-    for protocol, options in {"mh-correct": {}, "published": published_options(per_class)}.items():
+    ways: dict[str, dict[str, Any]] = {
+        "mh-correct": {"inference": "hmc"},
+        "published": {"inference": "hmc", **published_options(per_class)},
+    }
+    if reduction.evaluate and reduction.evaluate["inference"] != "hmc":
+        ways["preset's own"] = dict(reduction.evaluate)
+    for protocol, way in ways.items():
         began = time.monotonic()
         found = api.evaluate(
-            outcome.coreset, data, inference="hmc", seeds=arguments.seeds, published=protocol == "published",
-            setup={"experts": None}, **options,
-        )  # fmt: skip
+            outcome.coreset, data, seeds=arguments.seeds, published=protocol == "published", setup={"experts": None}, **way
+        )
         evaluations[protocol], times[protocol] = found, round(time.monotonic() - began, 1)
     record = {
         "preset": name, "changes": {"setup": words(arguments.setup), "options": words(arguments.set)}, "config": reduction.to_config(),
@@ -83,7 +89,7 @@ def run(name: str, trained: dict[str, Any], arguments: argparse.Namespace) -> No
         "peak_memory_mib": torch.cuda.max_memory_allocated() // 2**20 if torch.cuda.is_available() else None, "evaluations": evaluations,
         "date": str(date.today()), "commit": arguments.commit, "hardware": hardware(), "versions": versions(),
     }  # fmt: skip
-    stem = name.replace("/", "-")
+    stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
     strict_json.write(arguments.out / f"{stem}.json", record)
     save_coreset(arguments.out / f"{stem}.safetensors", outcome.coreset)
     scores = {

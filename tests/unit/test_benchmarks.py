@@ -101,3 +101,41 @@ def test_continual_memory(script: Script, tmp_path: Path) -> None:
     assert len(record["stages"]) == 4
     last = [stage["metrics"]["accuracy"] for stage in record["stages"] if stage["stage"] == 2]
     assert record["per_stage"][1]["mean"] == pytest.approx(sum(last) / 2)
+
+
+PRESET = """
+method = "bpc-fkl"
+data = "moons"
+
+[setup]
+model = "linear"
+
+[options]
+per_class = 2
+num_steps = 2
+image_lr = 0.1
+max_start = 1
+num_inner_steps = 2
+num_draws = 2
+
+[evaluate]
+inference = "sgd"
+num_steps = 3
+"""
+
+
+def test_trajectories(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "small.toml").write_text(PRESET)
+    words = [tmp_path / "small.toml", "--experts", tmp_path / "experts", "--num-experts", 1, "--epochs", 1, "--seeds", 1]
+    script("trajectories", *words, "--out", tmp_path / "out")
+    assert "images/s" in capsys.readouterr().out
+    path = tmp_path / "out" / "small.json"
+    record = json.loads(path.read_text())
+    assert (record["status"], record["num_steps"]) == ("finished", 2)
+    assert set(record["evaluations"]) == {"mh-correct", "published", "preset's own"}
+    assert record["evaluations"]["published"]["options"]["flip_kinetic"] is True
+    assert record["evaluations"]["preset's own"]["inference"] == "sgd"
+    assert len(api.load(path.with_suffix(".safetensors"))) == 4
+    script("trajectories", *words, "--out", tmp_path / "again")  # the experts are there
+    assert "images/s" not in capsys.readouterr().out
+    assert (tmp_path / "again" / "small.safetensors").read_bytes() == path.with_suffix(".safetensors").read_bytes()

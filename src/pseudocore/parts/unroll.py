@@ -9,7 +9,8 @@ and walks back with the adjoint $\lambda_t = dJ / d\theta_t$; with $s_t = \langl
 $$ \lambda_t = \frac{\partial J}{\partial\theta_t} + \lambda_{t+1} - \eta\, \nabla_\theta s_t, \qquad
    \frac{dJ}{du} = -\eta \sum_t \nabla_u s_t, \qquad \frac{dJ}{d\eta} = -\sum_t s_t, $$
 
-making the graph of one step at a time: the memory of one step and $L_u$ parameter vectors, however long the path.
+one step at a time: the memory of one step and $L_u$ parameter vectors, however long the path. Both gradients of $s_t$ are how
+$\nabla_{\theta, u} E$ changes as theta moves along $\lambda_{t+1}$, a derivative by forward mode over one by reverse mode.
 """
 
 from collections.abc import Callable, Sequence
