@@ -77,7 +77,7 @@ def _convnet(name: str, widths: list[int], norm: Norm, initial: Initial, shape: 
         convolution = UnbiasedConv if norm == "instance" else nn.Conv2d
         layers.append(convolution(channels, width, 3, padding=first_padding if block == 0 else 1, device="meta"))
         if norm == "instance":
-            layers.append(NormPool(width))
+            layers.append(NormPool(width, size))
         else:
             layers += [*([BatchNorm(width)] if norm == "batch" else []), nn.ReLU(), nn.AvgPool2d(2)]
         channels, size = width, [side // 2 for side in size]

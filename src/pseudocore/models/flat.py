@@ -16,6 +16,7 @@ from torch.func import functional_call, vmap
 from pseudocore.core.compile import is_plain
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
+from pseudocore.models.norm_pool import NormPool
 
 __all__ = ["SPREAD", "BatchNorm", "FlatModel", "Initial"]
 
@@ -70,7 +71,8 @@ class FlatModel:
         self._centre_and_bound = {("cpu", torch.float32): (centre, bound)}
         self._description = dict(description or {})
         self._has_convolutions = any(isinstance(part, nn.Conv2d) for part in body.modules())
-        self.has_kernels = any(getattr(part, "has_kernel", False) for part in body.modules())
+        kernels = [part.has_kernel for part in body.modules() if isinstance(part, NormPool)]
+        self.has_kernels = bool(kernels) and all(kernels)
         self.num_features = num_features
         self.num_classes = num_classes
         self.num_parameters = self._num_body + (num_features + 1) * num_classes

@@ -4,6 +4,7 @@ On a GPU the latter are one kernel (`kernels/norm_pool.py`) wherever a pass is f
 everywhere else.
 """
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from pseudocore.core.compile import is_plain
 
 __all__ = ["NormPool", "UnbiasedConv"]
+
+SIZES = {(2**power, 2**power) for power in range(1, 6)}
 
 
 class UnbiasedConv(nn.Conv2d):
@@ -26,22 +29,16 @@ class UnbiasedConv(nn.Conv2d):
 
 
 class NormPool(nn.GroupNorm):
-    """Instance norm, ReLU, 2×2 average pool."""
+    """Instance norm, ReLU, 2×2 average pool of images (channels, *size)."""
 
-    has_kernel = find_spec("triton") is not None
-
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, size: Sequence[int]) -> None:
         super().__init__(channels, channels)
+        fits = tuple(size) in SIZES and channels % 16 == 0  # a program of the kernel holds all pixels of some channels of an image
+        self.has_kernel = fits and find_spec("triton") is not None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.has_kernel and x.is_cuda and is_plain() and _fits(x):
+        if self.has_kernel and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and is_plain():
             from pseudocore.kernels.norm_pool import norm_pool
 
             return norm_pool(x, self.weight, self.bias, self.eps)
         return F.avg_pool2d(F.relu(super().forward(x)), 2)
-
-
-def _fits(x: Tensor) -> bool:
-    """Whether a program of the kernel can hold all pixels of some channels of an image."""
-    _, channels, height, width = x.shape
-    return height == width and height in (2, 4, 8, 16, 32) and channels % 16 == 0 and x.dtype in (torch.float32, torch.bfloat16)

@@ -213,3 +213,24 @@ def test_sides_that_are_no_power_of_two_lose_their_remainder() -> None:
     theta = model.init(Rng(0))
     assert model.features(theta, torch.zeros(3, 1, 11, 9)).shape == (3, model.num_features)
     assert model.num_features == 2 * math.floor(11 / 4) * math.floor(9 / 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "width", "norm", "expected"),
+    [
+        ((3, 32, 32), 128, "instance", True),
+        ((1, 28, 28), 32, "instance", True),  # padded to 32×32
+        ((3, 32, 32), 24, "instance", False),
+        ((3, 64, 64), 32, "instance", False),
+        ((3, 24, 24), 32, "instance", False),
+        ((3, 32, 16), 32, "instance", False),
+        ((3, 32, 32), 128, "none", False),
+    ],
+)
+def test_which_networks_have_kernels_for_all_their_blocks(
+    shape: tuple[int, ...], width: int, norm: Any, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pseudocore.models.norm_pool.find_spec", lambda name: name)
+    assert ConvNet(width=width, norm=norm).build(shape, 10).has_kernels is expected
+    monkeypatch.setattr("pseudocore.models.norm_pool.find_spec", lambda _: None)
+    assert not ConvNet(width=width, norm=norm).build(shape, 10).has_kernels
