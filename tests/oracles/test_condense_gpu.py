@@ -19,14 +19,16 @@ SHORT: dict[str, Any] = {"per_class": 2, "num_steps": 12, "batch_size": 16}
 INNER: dict[str, Any] = {"max_age": 4, "num_inner_steps": 3}
 
 
-def noise_images(width: int, augment: DSA | None = None, num_classes: int = 10, norm: Any = "instance") -> Problem:
+def noise_images(
+    width: int, augment: DSA | None = None, num_classes: int = 10, norm: Any = "instance", dtype: torch.dtype = torch.float32
+) -> Problem:
     """Classes of noise the size of CIFAR-10, twenty images each."""
     device = torch.device("cuda")
     x = (256 * Rng(0)("x").uniform(20 * num_classes, 3, 32, 32)).to(torch.uint8)
     y = torch.arange(len(x)) % num_classes
     data = Dataset("noise", Examples(x, y), Examples(x[:num_classes], y[:num_classes]), num_classes)
     model = ConvNet(width=width, norm=norm).build(data.shape, num_classes)
-    return Problem(data, model, whiten.make("standard", data, device=device), augment, device=device)
+    return Problem(data, model, whiten.make("standard", data, device=device, dtype=dtype), augment, device=device, dtype=dtype)
 
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
@@ -45,12 +47,12 @@ def noise_images(width: int, augment: DSA | None = None, num_classes: int = 10, 
     ids=["dc", "dsa", "lcmat-c", "dm", "cafe", "dc-formation", "cafe-formation"],
 )
 def test_a_step_is_captured_and_draws_as_it_would_eagerly(method: Any, augment: DSA | None, norm: Any) -> None:
-    problem = noise_images(16, augment, norm=norm)
+    problem = noise_images(16, augment, norm=norm, dtype=torch.float64)  # no ReLU for rounding to flip, which a run amplifies
     captured, eager = (run(method, problem, seed=0, compile=how) for how in ("auto", "off"))
     assert (captured.status, captured.note) == ("finished", "")
     start = method.coreset(problem, method.init(problem, Rng(0)("init"))).x
     moved = (eager.coreset.x - start).norm()
-    assert (captured.coreset.x - eager.coreset.x).norm() < 0.01 * moved
+    assert (captured.coreset.x - eager.coreset.x).norm() < 1e-4 * moved
 
 
 @pytest.mark.parametrize(

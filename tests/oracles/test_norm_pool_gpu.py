@@ -1,4 +1,5 @@
-"""The kernel of instance norm, ReLU and pooling against torch's own layers, both ways; and where it must not be used."""
+"""The kernels of a block, a first convolution and norm with ReLU and pooling, against torch's own layers, both ways; and where they must
+not be used."""
 
 import pytest
 import torch
@@ -40,6 +41,33 @@ def test_it_is_torchs_layers_and_their_gradient(side: int, channels: int, dtype:
         pairs.append([value, *gradients])
     for theirs, ours in zip(*pairs, strict=True):
         assert (ours - theirs).norm() < (1e-5 if dtype == torch.float32 else 1e-2) * theirs.norm()
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+@pytest.mark.parametrize(
+    ("shape", "padding", "channels"), [((3, 32, 32), 1, 128), ((1, 28, 28), 3, 48), ((2, 16, 16), 1, 16), ((3, 9, 7), 1, 5)]
+)
+def test_a_first_convolution_is_torchs_and_its_gradients(
+    shape: tuple[int, int, int], padding: int, channels: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pseudocore.kernels.first_conv import first_conv
+
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
+    x, kernel = Rng(0).normal(5, *shape, device="cuda"), Rng(1).normal(channels, shape[0], 3, 3, device="cuda")
+    exact = [one.double().requires_grad_() for one in (x, kernel)]
+    found = [one.clone().requires_grad_() for one in (x, kernel)]
+    theirs = F.conv2d(*exact, padding=padding)
+    with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+        ours = first_conv(*found, padding)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    slope = Rng(2).normal(*theirs.shape, device="cuda")
+    pairs = zip(
+        [theirs, *torch.autograd.grad(theirs, exact, slope.double())],
+        [ours, *torch.autograd.grad(ours, found, slope.to(ours.dtype))],
+        strict=True,
+    )
+    for one, other in pairs:
+        assert (other - one).norm() < {"float32": 1e-6, "tf32": 2e-3, "bf16": 1e-2}[precision] * one.norm()
 
 
 @pytest.mark.parametrize("argnums", [0, 1])

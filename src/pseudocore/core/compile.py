@@ -68,7 +68,7 @@ def fused(function: Callable[..., Any], *, is_pass: bool = False) -> Callable[..
     """
     if not is_plain() or _compiled_pieces.get() in ({"none", "all but passes"} if is_pass else {"none"}):
         return function
-    return torch.compile(function, fullgraph=True, dynamic=False)
+    return torch.compile(function, fullgraph=True, dynamic=False, options={"force_layout_optimization": torch.cuda.is_available()})
 
 
 def side_by_side(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:

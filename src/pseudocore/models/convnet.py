@@ -74,11 +74,11 @@ def _convnet(name: str, widths: list[int], norm: Norm, initial: Initial, shape: 
         raise ConfigError(f"model {name!r} of depth {len(widths)} needs images of at least {smallest}×{smallest}, not {shape}")
     layers: list[nn.Module] = []
     for block, width in enumerate(widths):
-        convolution = UnbiasedConv if norm == "instance" else nn.Conv2d
-        layers.append(convolution(channels, width, 3, padding=first_padding if block == 0 else 1, device="meta"))
+        padding = first_padding if block == 0 else 1
         if norm == "instance":
-            layers.append(NormPool(width, size))
+            layers += [UnbiasedConv(channels, width, padding), NormPool(width, size)]
         else:
+            layers.append(nn.Conv2d(channels, width, 3, padding=padding, device="meta"))
             layers += [*([BatchNorm(width)] if norm == "batch" else []), nn.ReLU(), nn.AvgPool2d(2)]
         channels, size = width, [side // 2 for side in size]
     num_features = channels * size[0] * size[1]

@@ -1,7 +1,7 @@
 """A convolution without a use for its bias, and what follows it in a block: instance norm, ReLU, 2×2 average pool.
 
-On a GPU the latter are one kernel (`kernels/norm_pool.py`) wherever a pass is followed or differentiated once; torch's own layers
-everywhere else.
+On a GPU the latter are one kernel (`kernels/norm_pool.py`), and a convolution of an image's few channels is a matrix product
+(`kernels/first_conv.py`), wherever a pass is followed or differentiated once; torch's own layers everywhere else.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,27 @@ from pseudocore.core.compile import is_plain
 
 __all__ = ["NormPool", "UnbiasedConv"]
 
+FEW = 3
+"""Channels of an image; their nine neighbours fit in 32 columns."""
+
 SIZES = {(2**power, 2**power) for power in range(1, 6)}
 
 
 class UnbiasedConv(nn.Conv2d):
-    """A convolution before an instance norm, which takes away what a bias adds: on a GPU the pass over memory is saved.
+    """A 3×3 convolution before an instance norm, which takes away what a bias adds: on a GPU the pass over memory is saved.
 
     The bias stays a parameter, as in the published networks; its gradient is zero, and without it that is not rounding noise.
     """
 
+    def __init__(self, inputs: int, channels: int, padding: int) -> None:
+        super().__init__(inputs, channels, 3, padding=padding, device="meta")
+        self.has_kernel = inputs <= FEW and find_spec("triton") is not None
+
     def forward(self, x: Tensor) -> Tensor:
+        if self.has_kernel and _runs_kernels(x):
+            from pseudocore.kernels.first_conv import first_conv
+
+            return first_conv(x, self.weight, int(self.padding[0]))
         return F.conv2d(x, self.weight, None if x.is_cuda else self.bias, padding=self.padding)
 
 
@@ -37,8 +48,12 @@ class NormPool(nn.GroupNorm):
         self.has_kernel = fits and find_spec("triton") is not None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.has_kernel and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and is_plain():
+        if self.has_kernel and _runs_kernels(x):
             from pseudocore.kernels.norm_pool import norm_pool
 
             return norm_pool(x, self.weight, self.bias, self.eps)
         return F.avg_pool2d(F.relu(super().forward(x)), 2)
+
+
+def _runs_kernels(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and is_plain()
