@@ -6,7 +6,7 @@
 One JSON and one coreset a preset: accuracy, NLL and calibration by HMC with its defaults, by the published protocol (our quirk options,
 as in cold_posterior.py), and by the preset's own inference where that is another; mean and sd over `--seeds` evaluations; seconds of
 every stage. Experts are trained as the first preset's setup says, unless the folder holds them already; presets of another setup
-(augmented, for example) need a folder of their own.
+(augmented, for example) need a folder of their own. Interrupted (Ctrl-C, `timeout -s INT`), the same command goes on where it stopped.
 """
 
 import argparse
@@ -15,7 +15,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import torch
 from cells import words
 from cold_posterior import published_options
 
@@ -26,6 +25,7 @@ from pseudocore.data import load
 from pseudocore.store import strict_json
 from pseudocore.store.artifact import save_coreset
 from pseudocore.store.manifest import hardware, versions
+from pseudocore.store.runs import Run
 
 
 def main() -> None:
@@ -43,7 +43,9 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     trained = fill(arguments)
     for name in arguments.presets:
-        run(name, trained, arguments)
+        stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
+        if not (arguments.out / f"{stem}.json").exists():
+            run(name, stem, trained, arguments)
 
 
 def fill(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -57,20 +59,22 @@ def fill(arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def run(name: str, trained: dict[str, Any], arguments: argparse.Namespace) -> None:
+def run(name: str, stem: str, trained: dict[str, Any], arguments: argparse.Namespace) -> None:
     table = presets.read(name)
     table["setup"] = {**table["setup"], **words(arguments.setup), "experts": str(arguments.experts)}
     table["options"] = {**table["options"], **words(arguments.set)}
     reduction = api.Reduction.from_config(table)
     data = load(reduction.setup.data)
     problem = setups.build(reduction.setup, data)
-    times, began = {}, time.monotonic()
-    outcome = api.run_reduction(reduction, problem)
-    if problem.device.type == "cuda":
-        torch.cuda.synchronize()
-    times["reduction"] = round(time.monotonic() - began, 1)
-    per_class = len(outcome.coreset) / data.num_classes
-    evaluations = {}
+    settled = api.resolved(reduction, problem)
+    with Run.create(arguments.out / "runs" / stem, settled.to_config(), resume=True) as folder:
+        if not folder.finished and api.run_reduction(settled, problem, folder).status == "interrupted":
+            raise KeyboardInterrupt
+        coreset, made = folder.coreset(), folder.manifest
+    save_coreset(arguments.out / f"{stem}.safetensors", coreset)
+    print(stem, made["status"], made["seconds"], "s", made["note"], flush=True)
+    times, evaluations = {"reduction": made["seconds"]}, {}
+    per_class = len(coreset) / data.num_classes
     ways: dict[str, dict[str, Any]] = {
         "mh-correct": {"inference": "hmc"},
         "published": {"inference": "hmc", **published_options(per_class)},
@@ -79,26 +83,22 @@ def run(name: str, trained: dict[str, Any], arguments: argparse.Namespace) -> No
         ways["preset's own"] = dict(reduction.evaluate)
     for protocol, way in ways.items():
         began = time.monotonic()
-        found = api.evaluate(
-            outcome.coreset, data, seeds=arguments.seeds, published=protocol == "published", setup={"experts": None}, **way
-        )
+        found = api.evaluate(coreset, data, seeds=arguments.seeds, published=protocol == "published", setup={"experts": None}, **way)
         evaluations[protocol], times[protocol] = found, round(time.monotonic() - began, 1)
     record = {
         "preset": name, "changes": {"setup": words(arguments.setup), "options": words(arguments.set)}, "config": reduction.to_config(),
-        "status": outcome.status, "note": outcome.note, "num_steps": outcome.num_steps, "seconds": times, "experts": trained,
-        "peak_memory_mib": torch.cuda.max_memory_allocated() // 2**20 if torch.cuda.is_available() else None, "evaluations": evaluations,
+        "status": made["status"], "note": made["note"], "num_steps": made["num_steps"], "seconds": times, "experts": trained,
+        "peak_memory_mib": made["peak_memory_mib"], "evaluations": evaluations,
         "date": str(date.today()), "commit": arguments.commit, "hardware": hardware(), "versions": versions(),
     }  # fmt: skip
-    stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
     strict_json.write(arguments.out / f"{stem}.json", record)
-    save_coreset(arguments.out / f"{stem}.safetensors", outcome.coreset)
     scores = {
         protocol: {
             metric: f"{one['metrics'][metric]['mean']:.4f} ± {one['metrics'][metric]['sd'] or 0:.4f}" for metric in ("accuracy", "nll")
         }
         for protocol, one in evaluations.items()
     }
-    print(stem, outcome.status, outcome.note, times, scores, flush=True)
+    print(stem, times, scores, flush=True)
 
 
 if __name__ == "__main__":

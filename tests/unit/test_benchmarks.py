@@ -136,6 +136,13 @@ def test_trajectories(script: Script, tmp_path: Path, capsys: pytest.CaptureFixt
     assert record["evaluations"]["published"]["options"]["flip_kinetic"] is True
     assert record["evaluations"]["preset's own"]["inference"] == "sgd"
     assert len(api.load(path.with_suffix(".safetensors"))) == 4
+    written = path.stat().st_mtime_ns
+    script("trajectories", *words, "--out", tmp_path / "out")  # all is there
+    assert path.stat().st_mtime_ns == written
+    path.unlink()
+    script("trajectories", *words, "--out", tmp_path / "out")  # the coreset is there: evaluated only
+    assert json.loads(path.read_text())["evaluations"]["published"]["metrics"] == record["evaluations"]["published"]["metrics"]
+    capsys.readouterr()
     script("trajectories", *words, "--out", tmp_path / "again")  # the experts are there
     assert "images/s" not in capsys.readouterr().out
     assert (tmp_path / "again" / "small.safetensors").read_bytes() == path.with_suffix(".safetensors").read_bytes()
