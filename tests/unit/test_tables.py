@@ -275,6 +275,28 @@ def test_results_of_the_preset_benchmark_are_read() -> None:
 # --- rendering --------------------------------------------------------------------------------------------------------
 
 
+def test_results_of_the_trajectories_benchmark_are_read(tmp_path: Path) -> None:
+    """A table made by a protocol with known faults shows it beside ours; one that was not shows the preset's own inference."""
+    found = {}
+    for table, name in (("kim2022-1", "cifar10-ipc10-bpc-fkl-hmc"), ("tiwary2023-1", "cifar10-ipc10-bpc-cd-sgd")):
+        made_by = recipe(table, name)
+        ways = {"mh-correct": 0.4, "published": 0.3} | ({"preset's own": 0.2} if table != "kim2022-1" else {})
+        document = {
+            "preset": made_by.preset, "changes": {"setup": {"precision": "bf16"}, "options": {"num_steps": 7}}, "config": {},
+            "status": "finished", "seconds": {"reduction": 5.0, "published": 2.0}, "peak_memory_mib": 100, "caveat": "why",
+            "evaluations": {way: measured(mean) | {"seeds": 3} for way, mean in ways.items()},
+            "date": "2026-11-16", "commit": "abc", "hardware": "a machine", "versions": {},
+        }  # fmt: skip
+        (tmp_path / table).mkdir()
+        (tmp_path / table / "any.json").write_text(json.dumps(document))
+        found[table] = stored(tmp_path, [cell(table, name)], {name: made_by})[name]
+    kim, tiwary = found["kim2022-1"], found["tiwary2023-1"]
+    assert {way: one["metrics"]["accuracy"]["mean"] for way, one in kim.evaluations.items()} == {"true": 0.4, "published": 0.3}
+    assert {way: one["metrics"]["accuracy"]["mean"] for way, one in tiwary.evaluations.items()} == {"true": 0.2}
+    assert (kim.num, kim.num_coresets, kim.seconds, kim.note) == (3, 1, 7.0, "why")
+    assert kim.changes == {"setup.precision": "bf16", "num_steps": 7}
+
+
 def test_a_difference_is_in_standard_errors_of_both_means() -> None:
     theirs = printed()[0]._replace(mean=0.48, sd=0.03, num_seeds=9)  # standard error .01, as is ours
     assert render.difference(Estimate(0.5, 0.02), 4, theirs) == pytest.approx(0.02 / math.sqrt(2e-4))

@@ -1,6 +1,6 @@
 """What came out of a cell: one JSON file, `<out>/<table>/<cell>.json`, whole or not there.
 
-Files that `benchmarks/presets.py` has written into a table's folder are read too: they have one protocol and no schema.
+Files that `benchmarks/presets.py` and `benchmarks/trajectories.py` have written into a table's folder are read too: they have no schema.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from pseudocore.store import strict_json
 from pseudocore.store.files import writing
 from pseudocore.store.manifest import hardware, now, versions
 from pseudocore.tables.cells import Cell
-from pseudocore.tables.recipes import TRUE, Recipe
+from pseudocore.tables.recipes import PUBLISHED, TRUE, Recipe
 
 __all__ = ["FAILED", "FINISHED", "SCHEMA", "Result", "commit", "keep", "settings", "stored"]
 
@@ -80,8 +80,12 @@ def stored(out: Path, cells: Iterable[Cell], recipes: Mapping[str, Recipe]) -> d
     names = {recipe.preset: name for name, recipe in recipes.items()}
     for path in sorted(path for folder in folders for path in folder.glob("*.json")):
         older = strict_json.read(path) if path.stem not in found else {}
-        if older.get("evaluated_on") == "test" and (name := names.get(str(older.get("preset")))) is not None:
+        if older.get("kind") == _KIND or (name := names.get(str(older.get("preset")))) is None:
+            continue
+        if older.get("evaluated_on") == "test":
             found.setdefault(name, _of_preset_run(older, path.parent.name, name))
+        elif "evaluations" in older:
+            found.setdefault(name, _of_trajectories(older, path.parent.name, name, recipes[name]))
     return found
 
 
@@ -115,4 +119,19 @@ def _of_preset_run(document: Mapping[str, Any], table: str, cell: str) -> Result
         table, cell, document["preset"], {"config": document["config"]}, FINISHED, "", {TRUE: evaluation}, 1, evaluation["seeds"], cost,
         document["distillation_seconds"] + evaluation["seconds"], note=str(document.get("caveat", "")), commit=document["commit"],
         hardware=document["hardware"], versions=document["versions"], date=document["date"],
+    )  # fmt: skip
+
+
+def _of_trajectories(document: Mapping[str, Any], table: str, cell: str, recipe: Recipe) -> Result:
+    """Our own way is the preset's; the published one counts where it is what the table was made by."""
+    ways = document["evaluations"]
+    evaluations = {TRUE: ways.get("preset's own", ways["mh-correct"]), PUBLISHED: ways["published"]}
+    evaluations = {name: evaluations[name] for name in recipe.ways}
+    changes = {f"setup.{name}": value for name, value in document["changes"]["setup"].items()} | document["changes"]["options"]
+    seconds = document["seconds"]
+    cost = {"reduce": {"seconds": seconds["reduction"], "peak_mib": document["peak_memory_mib"]}}
+    return Result(
+        table, cell, document["preset"], {"config": document["config"]}, document["status"], "", evaluations, 1,
+        evaluations[TRUE]["seeds"], cost, sum(seconds.values()), changes, str(document.get("caveat", "")), document["commit"],
+        document["hardware"], document["versions"], document["date"],
     )  # fmt: skip
