@@ -49,7 +49,7 @@ class Setup:
     prior_scale: Positive = 1.0
     """Standard deviation of the Gaussian prior on network parameters."""
     precision: Precision = "float32"
-    """Arithmetic on a GPU: float32, tf32 matrix products, or bf16 passes through the network."""
+    """Arithmetic on a GPU: float32, tf32 matrix products, or bf16 passes through the network; a CPU keeps to float32."""
     experts: str | None = None
     """Folder that pseudocore experts has filled, for methods that learn from experts; unless told, the method trains its own."""
 

@@ -68,7 +68,8 @@ def fused(function: Callable[..., Any], *, is_pass: bool = False) -> Callable[..
     """
     if not is_plain() or _compiled_pieces.get() in ({"none", "all but passes"} if is_pass else {"none"}):
         return function
-    return torch.compile(function, fullgraph=True, dynamic=False, options={"force_layout_optimization": torch.cuda.is_available()})
+    channels_last: Any = {"force_layout_optimization": torch.cuda.is_available()}  # torch would keep to it in simpler functions only
+    return torch.compile(function, fullgraph=True, dynamic=False, options=channels_last)
 
 
 def side_by_side(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:

@@ -119,8 +119,11 @@ class Problem:
             yield self.batch(torch.arange(start, min(start + size, self.num_train)))
 
     def fast(self) -> AbstractContextManager[Any]:
-        """Where reduced precision is allowed: passes through the network, in bfloat16 if asked; never the algebra after it."""
-        if self.precision == "bf16":
+        """Where reduced precision is allowed: passes through the network, on a GPU in bfloat16 if asked; never the algebra after it.
+
+        A CPU, which has nothing to gain from it, stays with the problem's type.
+        """
+        if self.precision == "bf16" and self.device.type == "cuda":
             return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False)  # a cache would outlive a captured graph
         return nullcontext()
 

@@ -140,12 +140,13 @@ def test_members_and_counts(problem: Problem) -> None:
     assert (problem.num_train, problem.num_classes) == (4, 2)
 
 
-def test_fast_lowers_precision_only_when_asked(make_problem: MakeProblem) -> None:
-    a = torch.ones(2, 2)
-    with make_problem(precision="float32").fast():
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_fast_lowers_precision_only_when_asked_and_on_a_gpu(make_problem: MakeProblem, device: str) -> None:
+    a = torch.ones(2, 2, device=device)
+    with make_problem(precision="float32", device=torch.device(device)).fast():
         assert (a @ a).dtype == torch.float32
-    with make_problem(precision="bf16").fast():
-        assert (a @ a).dtype == torch.bfloat16
+    with make_problem(precision="bf16", device=torch.device(device)).fast():
+        assert (a @ a).dtype == (torch.bfloat16 if device == "cuda" else torch.float32)
     assert (a @ a).dtype == torch.float32
 
 
