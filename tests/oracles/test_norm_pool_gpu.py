@@ -45,29 +45,32 @@ def test_it_is_torchs_layers_and_their_gradient(side: int, channels: int, dtype:
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
 @pytest.mark.parametrize(
-    ("shape", "padding", "channels"), [((3, 32, 32), 1, 128), ((1, 28, 28), 3, 48), ((2, 16, 16), 1, 16), ((3, 9, 7), 1, 5)]
+    ("shape", "padding", "channels"), [((3, 32, 32), 1, 128), ((1, 28, 28), 3, 48), ((2, 16, 16), 1, 16), ((3, 10, 8), 1, 32)]
 )
-def test_a_first_convolution_is_torchs_and_its_gradients(
+def test_a_first_block_is_torchs_layers_and_their_gradients(
     shape: tuple[int, int, int], padding: int, channels: int, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pseudocore.kernels.first_conv import first_conv
+    from pseudocore.kernels.first_block import first_block
 
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
-    x, kernel = Rng(0).normal(5, *shape, device="cuda"), Rng(1).normal(channels, shape[0], 3, 3, device="cuda")
-    exact = [one.double().requires_grad_() for one in (x, kernel)]
-    found = [one.clone().requires_grad_() for one in (x, kernel)]
-    theirs = F.conv2d(*exact, padding=padding)
+    rng, at = Rng(0), {"device": "cuda"}
+    inputs = [
+        rng("x").normal(5, *shape, **at) + 0.7,
+        rng("k").normal(channels, shape[0], 3, 3, **at) / 3,
+        rng("w").normal(channels, **at),
+        rng("b").normal(channels, **at),
+    ]
+    exact = [one.double().requires_grad_() for one in inputs]
+    found = [one.clone().requires_grad_() for one in inputs]
+    theirs = layers(F.conv2d(*exact[:2], padding=padding), *exact[2:])
     with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
-        ours = first_conv(*found, padding)
+        ours = first_block(*found, padding, 1e-5)
     assert ours.is_contiguous(memory_format=torch.channels_last)
-    slope = Rng(2).normal(*theirs.shape, device="cuda")
-    pairs = zip(
-        [theirs, *torch.autograd.grad(theirs, exact, slope.double())],
-        [ours, *torch.autograd.grad(ours, found, slope.to(ours.dtype))],
-        strict=True,
-    )
-    for one, other in pairs:
-        assert (other - one).norm() < {"float32": 1e-6, "tf32": 2e-3, "bf16": 1e-2}[precision] * one.norm()
+    slope = rng("s").normal(*theirs.shape, **at)
+    gradients = zip(torch.autograd.grad(theirs, exact, slope.double()), torch.autograd.grad(ours, found, slope.to(ours.dtype)), strict=True)
+    assert (ours - theirs).norm() < {"float32": 1e-6, "tf32": 1e-3, "bf16": 1e-2}[precision] * theirs.norm()
+    for one, other in gradients:  # of the rounded ones, a ReLU in some thousands opens or closes
+        assert (other - one).norm() < {"float32": 1e-5, "tf32": 3e-2, "bf16": 1e-1}[precision] * one.norm()
 
 
 @pytest.mark.parametrize("argnums", [0, 1])

@@ -13,7 +13,7 @@ from pseudocore.core.config import Count, Range
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import models
 from pseudocore.models.flat import BatchNorm, FlatModel, Initial
-from pseudocore.models.norm_pool import NormPool, UnbiasedConv
+from pseudocore.models.norm_pool import Block
 
 __all__ = ["ConvNet", "ConvNetWide"]
 
@@ -76,7 +76,7 @@ def _convnet(name: str, widths: list[int], norm: Norm, initial: Initial, shape: 
     for block, width in enumerate(widths):
         padding = first_padding if block == 0 else 1
         if norm == "instance":
-            layers += [UnbiasedConv(channels, width, padding), NormPool(width, size)]
+            layers.append(Block(channels, width, size, padding))
         else:
             layers.append(nn.Conv2d(channels, width, 3, padding=padding, device="meta"))
             layers += [*([BatchNorm(width)] if norm == "batch" else []), nn.ReLU(), nn.AvgPool2d(2)]

@@ -122,13 +122,14 @@ class FlatModel:
                 given.append(args[0])
 
         module = self._training if statistics is None else self._fixed
-        handles = [part.register_forward_pre_hook(record) for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+        weighted = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+        handles = [part.register_forward_pre_hook(record) for part in weighted[1:]]
         try:
             features = self.features(theta, x, statistics)
         finally:
             for handle in handles:
                 handle.remove()
-        return [*(inputs.flatten(1) for inputs in given[1:]), features]
+        return [*(inputs.flatten(1) for inputs in given), features]
 
     def logits(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor:
         """Class scores (n, classes); (draws, n, classes) for thetas (draws, parameters)."""

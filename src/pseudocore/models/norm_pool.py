@@ -1,7 +1,7 @@
-"""A convolution without a use for its bias, and what follows it in a block: instance norm, ReLU, 2×2 average pool.
+"""A block: a convolution without a use for its bias, instance norm, ReLU, 2×2 average pool.
 
-On a GPU the latter are one kernel (`kernels/norm_pool.py`), and a convolution of an image's few channels is a matrix product
-(`kernels/first_conv.py`), wherever a pass is followed or differentiated once; torch's own layers everywhere else.
+On a GPU the latter three are one kernel (`kernels/norm_pool.py`), and a first block never writes its activations
+(`kernels/first_block.py`), wherever a pass is followed or differentiated once; torch's own layers everywhere else.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from pseudocore.core.compile import is_plain
 
-__all__ = ["NormPool", "UnbiasedConv"]
+__all__ = ["Block", "NormPool"]
 
 FEW = 3
-"""Channels of an image; their nine neighbours fit in 32 columns."""
+"""Channels of an image; their nine neighbours and a 1 fit in 32 columns."""
 
 SIZES = {(2**power, 2**power) for power in range(1, 6)}
 
@@ -29,13 +29,8 @@ class UnbiasedConv(nn.Conv2d):
 
     def __init__(self, inputs: int, channels: int, padding: int) -> None:
         super().__init__(inputs, channels, 3, padding=padding, device="meta")
-        self.has_kernel = inputs <= FEW and find_spec("triton") is not None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.has_kernel and _runs_kernels(x):
-            from pseudocore.kernels.first_conv import first_conv
-
-            return first_conv(x, self.weight, int(self.padding[0]))
         return F.conv2d(x, self.weight, None if x.is_cuda else self.bias, padding=self.padding)
 
 
@@ -53,6 +48,26 @@ class NormPool(nn.GroupNorm):
 
             return norm_pool(x, self.weight, self.bias, self.eps)
         return F.avg_pool2d(F.relu(super().forward(x)), 2)
+
+
+class Block(nn.Module):
+    """Of images of `inputs` channels that are of `size` after the convolution."""
+
+    def __init__(self, inputs: int, channels: int, size: Sequence[int], padding: int) -> None:
+        super().__init__()
+        self.convolution = UnbiasedConv(inputs, channels, padding)
+        self.norm_pool = NormPool(channels, size)
+        fits = inputs <= FEW and channels % 16 == 0 and all(side % 2 == 0 for side in size)
+        self.has_kernel = fits and find_spec("triton") is not None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.has_kernel and _runs_kernels(x):
+            from pseudocore.kernels.first_block import first_block
+
+            norm, convolution = self.norm_pool, self.convolution
+            return first_block(x, convolution.weight, norm.weight, norm.bias, int(convolution.padding[0]), norm.eps)
+        pooled: Tensor = self.norm_pool(self.convolution(x))
+        return pooled
 
 
 def _runs_kernels(x: Tensor) -> bool:
