@@ -59,7 +59,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
             list[str] | None,
             Parameter(name="--set", negative="", help="NAME=VALUE instead of a preset's: num_steps, setup.width, evaluate.num_steps, ..."),
         ] = None,
-        folder: Annotated[Path, Parameter(name="--out", help="Folder of results: <table>/<cell>.json.")] = Path("benchmarks/results"),
+        folder: Annotated[Path, Parameter(name="--out", help="Folder of results: TABLE/CELL.json.")] = Path("benchmarks/results"),
         work: Annotated[Path, Parameter(help="Folder for the coresets and experts that cells share.")] = Path("runs/tables"),
         plan: Annotated[bool, Switch, Parameter(help="Print what would be done, and stop.")] = False,
         render: Annotated[bool, Switch, Parameter(help="Print the table as Markdown, from the stored results; run nothing.")] = False,

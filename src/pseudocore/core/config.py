@@ -1,6 +1,6 @@
 """Configuration is a frozen dataclass of plain values (bool, int, float, str, Literal, or one of these or None).
 
-Command-line flags, TOML presets, the docs tables and the checks all come from a class's fields: name, annotation, default
+Command-line flags and their help, TOML presets and the checks all come from a class's fields: name, annotation, default
 and the docstring under the field. Bounds live in the annotation (`Count`, `Positive`, or `Annotated[int | None, Range(low=1)]`),
 choices in `Literal`. A field that may be None has None as its default, so that leaving it out of a file means the same.
 """

@@ -1,4 +1,4 @@
-"""The values that flow between packages, and the three protocols an algorithm can follow.
+"""The values that flow between packages, and the four protocols an algorithm can follow.
 
 `Dataset -> Problem -> (method) -> Coreset -> (inference) -> Predict -> metrics`: each arrow is a plain value.
 """
