@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -167,8 +166,10 @@ class Coreset:
     def learned(self) -> dict[str, float]:
         """Numbers learned beside the points (`logit_scale`, `ridge`, ...), all positive; checked, as a stranger may have written them."""
         table = self.provenance.get("posterior", {})
-        if not isinstance(table, Mapping) or not all(type(value) in (int, float) and 0 < value < math.inf for value in table.values()):
-            raise DataError(f"the coreset's provenance has posterior = {table!r}, where positive numbers by name should be")
+        if not isinstance(table, Mapping) or not all(type(value) in (int, float) and 1e-12 < value < 1e12 for value in table.values()):
+            raise DataError(
+                f"the coreset's provenance has posterior = {table!r}, where positive numbers by name, of ordinary size, should be"
+            )
         return dict(table)
 
     def with_provenance(self, **entries: Any) -> "Coreset":
