@@ -108,6 +108,14 @@ def test_a_cell_that_fails_is_said_kept_and_tried_again(cli: Done, own_world: Pa
     assert (kept["status"], kept["evaluations"]) == ("failed", {})
 
 
+def test_a_failure_never_takes_the_place_of_numbers(cli: Done, own_world: Path) -> None:
+    line = f"table digits --cells ipc1-uniform --out results {CHOSEN}"
+    assert cli(line).code == 0
+    before = (own_world / "results" / "digits" / "ipc1-uniform.json").read_text()
+    assert cli(f"{line} --set per_class=500").code == 2
+    assert (own_world / "results" / "digits" / "ipc1-uniform.json").read_text() == before
+
+
 def test_the_plan_says_what_there_is_and_what_is_missing(done: Done, own_world: Path) -> None:
     said = done("table kim2022-1 --cells *ipc1-*fkl* --plan")
     assert "cifar10-ipc1-bpc-fkl-hmc      " in said.out

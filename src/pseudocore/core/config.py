@@ -49,6 +49,8 @@ class Range:
     def complaint(self, value: float) -> str | None:
         if self != Range() and not math.isfinite(value):
             return "must be a finite number"
+        if self != Range() and isinstance(value, float) and (abs(value) > 1e30 or (self.above is not None and 0 < value < 1e-30)):
+            return "must be of ordinary size, 1e-30 to 1e+30"  # float32 has to hold it, and to divide by it
         if self.low is not None and not value >= self.low:
             return f"must be at least {self.low:g}"
         if self.above is not None and not value > self.above:

@@ -60,6 +60,8 @@ class Dataset:
                 )
             if x.ndim < 2:
                 raise DataError(f"inputs of the {where} must be images or feature vectors, not one number each")
+            if 0 in x.shape[1:]:
+                raise DataError(f"inputs of the {where} are empty: each has shape {tuple(x.shape[1:])}")
             if x.dtype == torch.uint8:
                 if x.ndim != 4:
                     raise DataError(f"images of the {where} must be (n, channels, height, width), not {tuple(x.shape)}")
@@ -75,9 +77,10 @@ class Dataset:
             )
         if self.train.x.min() == self.train.x.max():
             raise DataError(f"every value in the training inputs of {self.name!r} is the same: nothing can be learned")
-        missing = (self.class_counts == 0).nonzero().flatten().tolist()
-        if missing:
-            raise DataError(f"no training examples of class {missing[0]} in {self.name!r} ({len(missing)} empty in all)")
+        present = sorted(set(self.train.y.tolist()))  # no counting by label: a stray one may be huge
+        if num_missing := self.num_classes - len(present):
+            first = next((place for place, label in enumerate(present) if label != place), len(present))
+            raise DataError(f"no training examples of class {first} in {self.name!r} ({num_missing} empty in all)")
 
     @property
     def shape(self) -> tuple[int, ...]:
