@@ -174,3 +174,7 @@ def test_a_result_of_another_schema_is_refused(done: Done, refused: Refused, own
     path.write_text(path.read_text().replace('"schema": 1', '"schema": 9'))
     assert "ipc1-uniform.json is of schema 9, and this pseudocore reads 1" in refused(f"table digits --out results {CHOSEN}")
     assert "is of schema 9" in refused("table digits --render --out results")
+
+
+def test_a_rendered_table_is_no_json(refused: Callable[[str], str]) -> None:
+    assert "--json without it gives the cells" in refused("table digits --render --json")

@@ -155,3 +155,12 @@ def test_values_cannot_be_reassigned() -> None:
         Coreset(X, Y, ONES).x = X  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
         dataset().num_classes = 3  # type: ignore[misc]
+
+
+def test_empty_inputs_and_a_stray_label_are_refused() -> None:
+    y = torch.tensor([0, 1])
+    with pytest.raises(DataError, match="are empty: each has shape"):
+        Dataset("d", Examples(torch.ones(2, 0), y), Examples(torch.ones(2, 0), y), 2)
+    x, stray = torch.tensor([[0.0], [1.0]]), torch.tensor([0, 2**40])
+    with pytest.raises(DataError, match="no training examples of class 1 in 'd'"):
+        Dataset("d", Examples(x, stray), Examples(x, stray), 2**40 + 1)
