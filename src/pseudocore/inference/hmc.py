@@ -24,6 +24,8 @@ Deviations:
    (N(0, 1) comes out with variance 0.34).
 5. The authors draw momentum with scale $\sigma_r$ but move and test with unit mass; `mismatched_momentum` does so.
 6. The authors' prior norm is unsquared: `prior` = unsquared (`density.py`).
+7. Temperature and scale of the prior are chosen (`choose.py`) unless told, and the prior is scaled by fan-in; as published 1, a fixed λ and
+   isotropic.
 """
 
 from collections.abc import Callable
@@ -57,7 +59,7 @@ Climb = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Thetas (chains, parameters) to the gradient of the log-density there, and the log-density (chains,)."""
 
 
-USUAL = ((0.1, 8.0), (0.001, 4.0))
+USUAL = ((0.1, 8.0), (0.001, 4.0), (0.001, 8.0))
 """Temperature and scale of the prior to choose from, by the study in docs/inference.md; the first where the coreset is all there is, so
 that nothing is left to choose on."""
 
@@ -96,7 +98,7 @@ class HMC(ChainSettings):
     on held-out training points."""
     prior_scale: Annotated[float | None, Range(above=0)] = None
     """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the parameters themselves. Unless told, 8 at
-    .1 and 4 at .001."""
+    .1, and 4 or 8 at .001."""
     num_leapfrog: Count = 10
     """Leapfrog steps a proposal."""
     step_size: Positive = 0.05
@@ -155,7 +157,8 @@ class HMC(ChainSettings):
 
     def _settings_to_try(self) -> list[dict[str, float]]:
         """The usual ones, with what was told in its place."""
-        return [{"temperature": self.temperature or temperature, "prior_scale": self.prior_scale or scale} for temperature, scale in USUAL]
+        pairs = dict.fromkeys((self.temperature or temperature, self.prior_scale or scale) for temperature, scale in USUAL)
+        return [{"temperature": temperature, "prior_scale": scale} for temperature, scale in pairs]
 
     @property
     def _heat(self) -> float:

@@ -107,7 +107,7 @@ def test_a_sampler_chooses_and_then_samples_as_if_told(problem: Problem, coreset
 @pytest.mark.parametrize(
     ("told", "tried"),
     [
-        ({}, {(0.1, 8.0), (0.001, 4.0)}),
+        ({}, {(0.1, 8.0), (0.001, 4.0), (0.001, 8.0)}),
         ({"temperature": 1.0}, {(1.0, 8.0), (1.0, 4.0)}),
         ({"prior_scale": 2.0}, {(0.1, 2.0), (0.001, 2.0)}),
     ],
@@ -120,6 +120,7 @@ def test_hmc_chooses_what_it_is_not_told(
     monkeypatch.setattr("pseudocore.inference.hmc.by_split", lambda sampler, settings, *_, **__: calls.append(settings))
     hmc.fit(problem, coreset, Rng(0))
     assert {(one["temperature"], one["prior_scale"]) for one in calls[0]} == tried
+    assert len(calls[0]) == len(tried)  # none twice
     monkeypatch.undo()
     predictive = hmc.fit(problem, coreset, Rng(0))
     assert (predictive.chosen["temperature"], predictive.chosen["prior_scale"]) in tried
