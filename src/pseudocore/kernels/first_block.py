@@ -31,8 +31,10 @@ from torch.autograd.function import once_differentiable
 
 __all__ = ["first_block"]
 
-ROWS, CHANNELS = 64, 32
-"""Windows and channels of a tile."""
+CHANNELS = 32
+"""Of a tile."""
+WINDOWS = {"bf16": 128, "tf32": 128, "ieee": 64}
+"""Of a tile: as many as fit the registers."""
 
 
 def first_block(x: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, padding: int, eps: float) -> Tensor:
@@ -54,40 +56,40 @@ class _FirstBlock(torch.autograd.Function):
         channels, num_taps = len(kernel), triton.next_power_of_2(9 * inputs + 1)
         sizes = {"num_windows": down * across, "channels": channels, "num_taps": num_taps}
         block = CHANNELS if channels % CHANNELS == 0 else 16
-        dtype = torch.bfloat16 if rounding == "bf16" else torch.float32
+        dtype, tile = torch.bfloat16 if rounding == "bf16" else torch.float32, WINDOWS[rounding]
 
         x = x.contiguous(memory_format=torch.channels_last)
         rows = x.new_empty(num, 4, down * across, num_taps, dtype=dtype)
-        _unfold[(triton.cdiv(rows.numel() // num_taps, ROWS),)](
-            x, rows, rows.numel() // num_taps, inputs, height, width, padding, num_taps, rounding, ROWS
+        _unfold[(triton.cdiv(rows.numel() // num_taps, tile),)](
+            x, rows, rows.numel() // num_taps, inputs, height, width, padding, num_taps, rounding, tile
         )
         filters = x.new_empty(num_taps, channels, dtype=dtype)
         _lay_out[(channels // 16,)](kernel, filters, inputs, channels, num_taps, rounding, 16)
         mean_row, mean, rate = x.new_empty(num, num_taps), x.new_empty(num, channels), x.new_empty(num, channels)
         pulled = x.new_empty(num, num_taps, channels)
         most = channels & -channels  # the largest power of two that divides them
-        _moments[(num, channels // most)](rows, filters, mean_row, mean, rate, pulled, eps, **sizes, block=most, tile=ROWS)
+        _moments[(num, channels // most)](rows, filters, mean_row, mean, rate, pulled, eps, **sizes, block=most, tile=tile)
         pooled = x.new_empty(num, down, across, channels, dtype=dtype).permute(0, 3, 1, 2)
-        grid = (num, channels // block, triton.cdiv(down * across, ROWS))
-        _forward[grid](rows, filters, mean, rate, weight, bias, pooled, **sizes, rounding=rounding, block=block, tile=ROWS)
+        grid = (num, channels // block, triton.cdiv(down * across, tile))
+        _forward[grid](rows, filters, mean, rate, weight, bias, pooled, **sizes, rounding=rounding, block=block, tile=tile)
         ctx.save_for_backward(rows, filters, mean_row, mean, rate, pulled, weight, bias)
-        ctx.rest = x.shape, padding, sizes, rounding, block
+        ctx.rest = x.shape, padding, sizes, rounding, block, tile
         return pooled
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor, None, None]:
         rows, filters, mean_row, mean, rate, pulled, weight, bias = ctx.saved_tensors
-        (num, inputs, height, width), padding, sizes, rounding, block = ctx.rest
+        (num, inputs, height, width), padding, sizes, rounding, block, tile = ctx.rest
         slope = slope.contiguous(memory_format=torch.channels_last)
         num_windows, channels, num_taps = sizes.values()
-        num_parts = triton.cdiv(num_windows, ROWS)
+        num_parts = triton.cdiv(num_windows, tile)
         in_filters = mean.new_empty(num, num_parts, num_taps, channels)
         sums = mean.new_empty(num, num_parts, 2, channels)
         grid = (num, channels // block, num_parts)
         _backward[grid](
             rows, filters, mean_row, mean, rate, pulled, weight, bias, slope, in_filters, sums, 9 * inputs, **sizes, rounding=rounding,
-            block=block, tile=ROWS
+            block=block, tile=tile
         )  # fmt: skip
         in_kernel = in_filters.sum((0, 1))[: 9 * inputs].view(3, 3, inputs, channels).permute(3, 2, 0, 1)
         in_x = None
@@ -100,7 +102,7 @@ class _FirstBlock(torch.autograd.Function):
             in_rows = torch.empty_like(rows)
             _in_rows[(num, 4, num_parts)](
                 rows, filters, mean_row, mean, rate, weight, bias, slope, shift, bend, in_rows, **sizes, rounding=rounding, block=block,
-                tile=ROWS
+                tile=tile
             )  # fmt: skip
             in_x = mean.new_empty(num, height, width, inputs)
             _fold[(triton.cdiv(in_x.numel(), 128),)](in_rows, in_x, in_x.numel(), inputs, height, width, padding, num_taps, 128)
