@@ -39,7 +39,17 @@ class _FirstConv(torch.autograd.Function):
         ctx.shape = num, inputs, height, width, padding
         patches = _patches(x, ctx.shape, num_taps, dtype)
         ctx.save_for_backward(patches, filters)
+        ctx.save_for_forward(x, kernel)
         return (patches @ filters.mT).view(num, height + 2 * padding - 2, width + 2 * padding - 2, -1).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def jvp(ctx: Any, along_x: Tensor | None, along_kernel: Tensor | None, _: None) -> Tensor:
+        x, kernel = ctx.saved_tensors
+        of_kernel = first_conv(x, along_kernel, ctx.shape[-1]) if along_kernel is not None else None
+        of_x = first_conv(along_x, kernel, ctx.shape[-1]) if along_x is not None else None
+        moved = of_x if of_kernel is None else of_kernel if of_x is None else of_x + of_kernel
+        assert moved is not None  # torch asks for what moves alone
+        return moved
 
     @staticmethod
     @once_differentiable
