@@ -143,6 +143,8 @@ def evaluate(
         "options": config.to_dict(way),
         "model": cast(Any, problem.model).describe(),
         "data": problem.data.name,
+        "setup": {name: value for name, value in dict(setup or {}).items() if value is not None},
+        "robust": {"num": num_robust, "severities": list(severities)} if severities or ood is not None else {},
         "seeds": seeds,
         **found,
         "seconds": round(time.monotonic() - began, 3),

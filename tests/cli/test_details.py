@@ -6,7 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from pseudocore.data import digits
+from pseudocore.inference.hmc import USUAL
 
 Done = Callable[[str], Any]
 Refused = Callable[[str], str]
@@ -60,4 +64,14 @@ def test_hmc_says_what_it_chose(run: str, done: Done) -> None:
     (file,) = Path("run/evaluations").glob("*.json")
     kept = json.loads(file.read_text())
     assert not {"temperature", "prior_scale"} & set(kept["options"])
-    assert all((one["temperature"], one["prior_scale"]) in ((0.1, 8.0), (0.001, 4.0)) for one in kept["chosen"])
+    assert all((one["temperature"], one["prior_scale"]) in USUAL for one in kept["chosen"])
+
+
+def test_evaluations_that_measure_other_things_are_rows_of_their_own(run: str, done: Done) -> None:
+    data = digits()
+    np.savez("other.npz", train_x=data.train.x, train_y=data.train.y, test_x=data.test.x.flip(3), test_y=data.test.y)
+    done(f"evaluate {run} --seeds 1 --num-steps 3")
+    done(f"evaluate {run} --seeds 2 --num-steps 3 --data other.npz")
+    done(f"evaluate {run} --seeds 1 --num-steps 3 --preprocess none")
+    rows = json.loads(done(f"compare {run} --json").out)
+    assert sorted((row["data"], row["num"]) for row in rows) == [("digits", 1), ("digits", 1), ("digits, tested on other", 2)]

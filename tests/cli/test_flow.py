@@ -27,12 +27,17 @@ def runs(done: Done) -> None:
     done("reduce uniform digits --ipc 1 --out chosen --model convnet-wide --width 4")
 
 
-def test_the_whole_way_from_data_to_report(runs: None, done: Done) -> None:
+def test_the_whole_way_from_data_to_report(runs: None, done: Done, refused: Refused) -> None:
     for run in ("learned", "chosen"):
         said = done(f"evaluate {run} --seeds 2 --num-steps 3")
         assert said.out.startswith(f"{run}  last-layer-vi  accuracy ")
         assert "2 networks" in said.out
         assert f"kept in {run}/evaluations" in said.err
+    pasted = done("compare learned chosen --markdown").out.splitlines()
+    assert pasted[0].startswith("| method ")
+    assert set(pasted[1]) <= set("|-: ")
+    assert len(pasted) == 4
+    assert "leave --details and --json out" in refused("compare learned chosen --markdown --json")
     table = done("compare learned chosen").out.splitlines()
     assert table[0].split() == ["data", "ipc", "method", "inference", "accuracy", "↑", "NLL", "↓", "ECE", "↓", "Brier", "↓", "n"]
     assert [line.split()[:4] for line in table[1:]] == [["digits", "1", name, "last-layer-vi"] for name in ("vbpc", "uniform")]

@@ -108,6 +108,14 @@ def test_a_cell_that_fails_is_said_kept_and_tried_again(cli: Done, own_world: Pa
     assert (kept["status"], kept["evaluations"]) == ("failed", {})
 
 
+def test_a_failure_never_takes_the_place_of_numbers(cli: Done, own_world: Path) -> None:
+    line = f"table digits --cells ipc1-uniform --out results {CHOSEN}"
+    assert cli(line).code == 0
+    before = (own_world / "results" / "digits" / "ipc1-uniform.json").read_text()
+    assert cli(f"{line} --set per_class=500").code == 2
+    assert (own_world / "results" / "digits" / "ipc1-uniform.json").read_text() == before
+
+
 def test_the_plan_says_what_there_is_and_what_is_missing(done: Done, own_world: Path) -> None:
     said = done("table kim2022-1 --cells *ipc1-*fkl* --plan")
     assert "cifar10-ipc1-bpc-fkl-hmc      " in said.out
@@ -166,3 +174,7 @@ def test_a_result_of_another_schema_is_refused(done: Done, refused: Refused, own
     path.write_text(path.read_text().replace('"schema": 1', '"schema": 9'))
     assert "ipc1-uniform.json is of schema 9, and this pseudocore reads 1" in refused(f"table digits --out results {CHOSEN}")
     assert "is of schema 9" in refused("table digits --render --out results")
+
+
+def test_a_rendered_table_is_no_json(refused: Callable[[str], str]) -> None:
+    assert "--json without it gives the cells" in refused("table digits --render --json")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import hessian
 
+from pseudocore.core.errors import RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
@@ -106,3 +107,10 @@ def test_against_a_long_chain() -> None:
     variance = covariance[:, 0, 0] + covariance[:, 1, 1] - 2 * covariance[:, 0, 1]
     assert torch.allclose(variance, drawn.var(0), rtol=0.15)
     assert float((variance / drawn.var(0)).mean()) == pytest.approx(1, abs=0.12)
+
+
+@pytest.mark.parametrize("options", [{"prior_scale": 1e-200}, {"prior_scale": 1e200, "num_steps": 1}, {"step_size": 1e200, "num_steps": 3}])
+def test_a_curvature_that_cannot_be_inverted_is_refused_with_a_sentence(options: dict[str, Any]) -> None:
+    problem, coreset = make(MLP(width=4, depth=1))
+    with pytest.raises(RunError, match="laplace found no curvature it could invert: training may have diverged"):
+        Laplace(**{"num_steps": 5, **options}).posterior(problem, coreset, Rng(0))

@@ -1,1 +1,1 @@
-"""The command line: one file per verb. Only here is anything printed."""
+"""The command line: one file per verb or group of verbs. Only here is anything printed."""

@@ -44,7 +44,7 @@ def _asked_for(words: Sequence[str]) -> str:
         return name
     folder = next((Path(word) for word in words if (Path(word) / "config.toml").is_file()), None)
     meant = Run.open(folder).config.get("evaluate", {}) if folder is not None else {}
-    return str(meant.get("inference", "last-layer-vi"))
+    return str(meant.get("inference", "last-layer-vi")) if isinstance(meant, Mapping) else "last-layer-vi"
 
 
 def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:

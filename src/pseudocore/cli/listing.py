@@ -15,7 +15,7 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import inferences
 from pseudocore.core.registry import methods as registry
 from pseudocore.data import available, import_dataset, load
-from pseudocore.evaluation.tables import Estimate, Row, comparison
+from pseudocore.evaluation.tables import Estimate, Row, comparison, markdown
 from pseudocore.store.export import export_npz, export_pngs
 from pseudocore.store.runs import Run
 
@@ -92,11 +92,16 @@ def import_(
 def compare(
     *runs: Annotated[Path, Parameter(help="RUN folders.")],
     details: Annotated[bool, Switch, Parameter(help="Also adaptive and class-wise ECE, and the seconds of every stage.")] = False,
+    as_markdown: Annotated[bool, Switch, Parameter(name="--markdown", help="As a Markdown table, to paste; the best in bold.")] = False,
     json: Json = False,
 ) -> int:
     """One table of evaluated runs; runs that differ in their seed alone are one row."""
+    if as_markdown and (details or json):
+        raise ConfigError("--markdown has a form of its own; leave --details and --json out")
     rows = _rows([Run.open(path) for path in _named(runs)])
-    if json:
+    if as_markdown:
+        out.print(markdown(rows), end="")
+    elif json:
         print_json([row._asdict() | {"metrics": _plain(row.metrics), "cost": _plain(row.cost)} for row in rows])
     else:
         out.print(comparison_table(rows, details=details))

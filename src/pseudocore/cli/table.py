@@ -59,7 +59,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
             list[str] | None,
             Parameter(name="--set", negative="", help="NAME=VALUE instead of a preset's: num_steps, setup.width, evaluate.num_steps, ..."),
         ] = None,
-        folder: Annotated[Path, Parameter(name="--out", help="Folder of results: <table>/<cell>.json.")] = Path("benchmarks/results"),
+        folder: Annotated[Path, Parameter(name="--out", help="Folder of results: TABLE/CELL.json.")] = Path("benchmarks/results"),
         work: Annotated[Path, Parameter(help="Folder for the coresets and experts that cells share.")] = Path("runs/tables"),
         plan: Annotated[bool, Switch, Parameter(help="Print what would be done, and stop.")] = False,
         render: Annotated[bool, Switch, Parameter(help="Print the table as Markdown, from the stored results; run nothing.")] = False,
@@ -69,6 +69,8 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
     ) -> int:
         if page is not None and not render:
             raise ConfigError(f"--page {page} needs --render")
+        if render and json:
+            raise ConfigError("--render gives Markdown or HTML; --json without it gives the cells")
         if render:
             return _render(name, folder, page)
         if name is None:
@@ -172,7 +174,8 @@ def _run(planned: Sequence[Planned], shop: Workshop, folder: Path, minutes: floa
                 break
             assert one.recipe is not None  # or it could not be run
             result = shop.run(one.cell, one.recipe)
-            keep(folder, result)
+            if result.status == FINISHED or one.result is None or one.result.status != FINISHED:
+                keep(folder, result)  # a failure never takes the place of numbers
             results[one.cell.name] = result
             (err.print if result.status != FINISHED else say)(_line(result))
             advance(number + 1, {})

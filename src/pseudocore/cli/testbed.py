@@ -1,5 +1,6 @@
 """pseudocore testbed: every divergence method on a problem whose posterior is known, measured by the true divergences."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ def _verb() -> Callable[..., Any]:
 
 def _document(bed: Bed, curves: Sequence[Curve], seed: int, seconds: float) -> dict[str, Any]:
     """Settings, floors by size, and every curve with the share by which each divergence fell."""
-    fell = [{name: 1 - values[-1] / values[0] for name, values in curve.values.items()} for curve in curves]
+    fell = [{name: 1 - values[-1] / values[0] if values[0] else math.nan for name, values in curve.values.items()} for curve in curves]
     return {
         "settings": config.to_dict(bed),
         "seed": seed,

@@ -1,6 +1,6 @@
 """Configuration is a frozen dataclass of plain values (bool, int, float, str, Literal, or one of these or None).
 
-Command-line flags, TOML presets, the docs tables and the checks all come from a class's fields: name, annotation, default
+Command-line flags and their help, TOML presets and the checks all come from a class's fields: name, annotation, default
 and the docstring under the field. Bounds live in the annotation (`Count`, `Positive`, or `Annotated[int | None, Range(low=1)]`),
 choices in `Literal`. A field that may be None has None as its default, so that leaving it out of a file means the same.
 """
@@ -49,6 +49,8 @@ class Range:
     def complaint(self, value: float) -> str | None:
         if self != Range() and not math.isfinite(value):
             return "must be a finite number"
+        if self != Range() and isinstance(value, float) and (abs(value) > 1e30 or (self.above is not None and 0 < value < 1e-30)):
+            return "must be of ordinary size, 1e-30 to 1e+30"  # float32 has to hold it, and to divide by it
         if self.low is not None and not value >= self.low:
             return f"must be at least {self.low:g}"
         if self.above is not None and not value > self.above:

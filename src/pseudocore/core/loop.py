@@ -1,4 +1,4 @@
-"""The one loop: steps, checkpoints, divergence, interruption. Every iterative method and sampler runs through it.
+"""The one loop: steps, checkpoints, divergence, interruption. Every iterative method and chain runs through it.
 
 A state is a (nested) NamedTuple of tensors, so saving any method is saving a flat dict; a random stream is a function of
 (seed, step), so resuming needs nothing else. The loop writes nothing itself: it hands states to a `Checkpoints` and

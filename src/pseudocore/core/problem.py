@@ -96,7 +96,11 @@ class Problem:
 
     def as_pixels(self, x: Tensor) -> Tensor:
         """Raw inputs as floats in pixel units, in the problem's type; a copy, so that a coreset never is the data itself."""
-        return x.to(self.dtype) / 255 if x.dtype == torch.uint8 else x.to(self.dtype, copy=True)
+        if x.dtype == torch.uint8:
+            return x.to(self.dtype) / 255
+        if not x.is_floating_point():
+            raise DataError(f"inputs must be uint8, from 0 to 255, or floats in pixel units, not {str(x.dtype).removeprefix('torch.')}")
+        return x.to(self.dtype, copy=True)
 
     def pixels(self, x: Tensor) -> Tensor:
         """The inverse of `inputs`, in pixel units: what goes into a Coreset."""

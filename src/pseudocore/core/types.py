@@ -1,10 +1,9 @@
-"""The values that flow between packages, and the three protocols an algorithm can follow.
+"""The values that flow between packages, and the four protocols an algorithm can follow.
 
 `Dataset -> Problem -> (method) -> Coreset -> (inference) -> Predict -> metrics`: each arrow is a plain value.
 """
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -61,6 +60,8 @@ class Dataset:
                 )
             if x.ndim < 2:
                 raise DataError(f"inputs of the {where} must be images or feature vectors, not one number each")
+            if 0 in x.shape[1:]:
+                raise DataError(f"inputs of the {where} are empty: each has shape {tuple(x.shape[1:])}")
             if x.dtype == torch.uint8:
                 if x.ndim != 4:
                     raise DataError(f"images of the {where} must be (n, channels, height, width), not {tuple(x.shape)}")
@@ -76,9 +77,10 @@ class Dataset:
             )
         if self.train.x.min() == self.train.x.max():
             raise DataError(f"every value in the training inputs of {self.name!r} is the same: nothing can be learned")
-        missing = (self.class_counts == 0).nonzero().flatten().tolist()
-        if missing:
-            raise DataError(f"no training examples of class {missing[0]} in {self.name!r} ({len(missing)} empty in all)")
+        present = sorted(set(self.train.y.tolist()))  # no counting by label: a stray one may be huge
+        if num_missing := self.num_classes - len(present):
+            first = next((place for place, label in enumerate(present) if label != place), len(present))
+            raise DataError(f"no training examples of class {first} in {self.name!r} ({num_missing} empty in all)")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -167,8 +169,10 @@ class Coreset:
     def learned(self) -> dict[str, float]:
         """Numbers learned beside the points (`logit_scale`, `ridge`, ...), all positive; checked, as a stranger may have written them."""
         table = self.provenance.get("posterior", {})
-        if not isinstance(table, Mapping) or not all(type(value) in (int, float) and 0 < value < math.inf for value in table.values()):
-            raise DataError(f"the coreset's provenance has posterior = {table!r}, where positive numbers by name should be")
+        if not isinstance(table, Mapping) or not all(type(value) in (int, float) and 1e-12 < value < 1e12 for value in table.values()):
+            raise DataError(
+                f"the coreset's provenance has posterior = {table!r}, where positive numbers by name, of ordinary size, should be"
+            )
         return dict(table)
 
     def with_provenance(self, **entries: Any) -> "Coreset":

@@ -46,7 +46,7 @@ def read(path: Path, name: str) -> Dataset:
         kept, held_out = _split(x, y, path)
         train, test = Examples(x[kept], y[kept]), Examples(x[held_out], y[held_out])
     num_classes = 1 + max(int(part.max()) if len(part) else 0 for part in (train.y, test.y))
-    words = tuple(map(str, arrays["class_names"])) if "class_names" in arrays else ()
+    words = tuple(map(str, np.atleast_1d(arrays["class_names"]))) if "class_names" in arrays else ()
     return Dataset(name, train, test, num_classes, words if len(words) == num_classes else names.class_names(name, num_classes))
 
 

@@ -1,1 +1,1 @@
-"""Honest numbers about predictions: everything here receives a `Predict` or its log-probabilities, never a network."""
+"""Honest numbers about predictions: all here but the slice in `landscape.py` receives a `Predict` or its log-probabilities, no network."""

@@ -8,6 +8,7 @@ import math
 import re
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
 from pseudocore.core.errors import ArtifactError
@@ -135,7 +136,8 @@ def markdown(rows: Sequence[Row]) -> str:
 def _settings(config: Mapping[str, Any], evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that makes a measurement what it is, except seeds."""
     own = flat({name: value for name, value in config.items() if name != "seed"})
-    how = flat({"options": evaluation.get("options", {}), "model": evaluation.get("model", {})}, "inference.")
+    words = ("options", "model", "data", "setup", "robust", "ood")
+    how = flat({name: evaluation[name] for name in words if name in evaluation}, "inference.")
     return own | {"inference": evaluation.get("inference")} | how
 
 
@@ -150,6 +152,9 @@ def _row(group: Sequence[Record]) -> Row:
             if name != "seed" and (type(value) is float or (type(value) is int and abs(value) < 2**53)):
                 values.setdefault(name, []).append(float(value))
     method, data, per_class = look(group[0][0])
+    tested = str(group[0][1].get("data", data))
+    if tested not in (data, PurePath(data).stem):
+        data = f"{data}, tested on {tested}"
     num_runs = len({run_seed for run_seed, _ in measurements})
     metrics = {name: _estimate(column) for name, column in values.items()}
     inference = str(group[0][1].get("inference", "unknown"))

@@ -41,7 +41,7 @@ Prior = Literal["isotropic", "fan-in", "unsquared"]
 LogPrior = Callable[[Tensor], Tensor]
 
 Chains = Literal["auto", "batched", "apart"]
-"""How several chains go through a network: as one batch, or each by itself; `benchmarks/leapfrog.py` measures it."""
+"""How several chains go through a network: as one batch, or each by itself."""
 
 NUM_COPIES = 8
 """Fixed augmented copies of the coreset behind an exact density, when the problem has an augmentation."""

@@ -24,6 +24,8 @@ Deviations:
    (N(0, 1) comes out with variance 0.34).
 5. The authors draw momentum with scale $\sigma_r$ but move and test with unit mass; `mismatched_momentum` does so.
 6. The authors' prior norm is unsquared: `prior` = unsquared (`density.py`).
+7. Temperature and scale of the prior are chosen (`choose.py`) unless told, and the prior is scaled by fan-in; as published 1, a fixed λ and
+   isotropic.
 """
 
 from collections.abc import Callable

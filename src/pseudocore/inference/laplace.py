@@ -33,7 +33,7 @@ from torch import Tensor
 
 from pseudocore.core.compile import Stepper
 from pseudocore.core.config import Count, Positive
-from pseudocore.core.errors import ConfigError
+from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
@@ -126,7 +126,13 @@ class Laplace:
             gram = torch.einsum("mn,mca,ncb->manb", features @ features.mT, roots, roots).reshape(size, size)
             precision = self._head_precision(problem, theta, gram)
             identity = torch.eye(size, device=gram.device, dtype=gram.dtype)
-            factor = torch.linalg.solve_triangular(torch.linalg.cholesky(gram + precision * identity), identity, upper=False)
+            root, failed = torch.linalg.cholesky_ex(gram + precision * identity)
+            if failed or not root.isfinite().all():
+                raise RunError(
+                    "laplace found no curvature it could invert: training may have diverged (a smaller step_size), "
+                    f"or prior_scale = {self.prior_scale:g} is too extreme"
+                )
+            factor = torch.linalg.solve_triangular(root, identity, upper=False)
         return HeadPosterior(theta, statistics, features, roots, factor, precision)
 
     def _mode(self, problem: Problem, coreset: Coreset, rng: Rng) -> Tensor:
@@ -150,7 +156,7 @@ class Laplace:
         if self.choose_prior == "marginal":
             weight, bias = cast(Any, problem.model).head(theta.double())
             return best_precision(torch.linalg.eigvalsh(gram), float(weight.square().sum() + bias.square().sum()), self.temperature)
-        return self._fan_in(problem) / self.prior_scale**2
+        return self._fan_in(problem) / self.prior_scale / self.prior_scale  # a huge scale squared by ** would raise
 
     def _scale(self, problem: Problem, precision: float) -> float:
         return math.sqrt(self._fan_in(problem) / precision)

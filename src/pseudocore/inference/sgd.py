@@ -6,8 +6,8 @@ $$ v \leftarrow \mu v + \eta_t \left(\nabla_\theta \sum_m \bar w_m \log p(y_m \m
    \theta \leftarrow \theta + v, \qquad \bar w_m = w_m / \textstyle\sum w $$
 
 with $\eta_t$ falling from `step_size` to 0 along a cosine. `ensemble` does it from `num_members` starting points at once and
-averages the predicted probabilities (Lakshminarayanan et al. 2017). Both follow the Sampler protocol: an optimiser is a chain
-at temperature zero.
+averages the predicted probabilities (Lakshminarayanan et al. 2017). `sgd` follows the Sampler protocol: an optimiser is a
+chain at temperature zero.
 
 Cost: `num_steps` gradients on at most `batch_size` points, times `num_members`.
 """

@@ -8,7 +8,7 @@ $$ \min_{\tilde y}\; \mathbb E_{\theta_0}\, \mathcal L\left(f_{\theta_L}(x), y\r
 
 `ld-rr` through ridge regression of the last layer on the features $\tilde\Phi$ of networks trained on $(\tilde x, \tilde y)$ (Algorithm 2),
 
-$$ \min_{\tilde y}\; \tfrac12\left\lVert \bar Y - \Phi W \right\rVert^2, \qquad
+$$ \min_{\tilde y}\; \tfrac1{2\lvert B\rvert}\left\lVert \bar Y - \Phi W \right\rVert^2, \qquad
    W = \tilde\Phi^\top\left(\tilde\Phi\tilde\Phi^\top + \lambda I\right)^{-1} \tilde y $$
 
 | paper | here | | paper | here |

@@ -107,7 +107,7 @@ class PSVI:
     weight_lr: NonNegative = 0.03
     """Adam's step size on the weights, as a share of their mean; 0 keeps them."""
     initial: Initial = "real"
-    """Start from real points or from noise."""
+    """Start from real points, from mixes of two of a class, or from noise."""
     jitter: NonNegative = 0.5
     """Noise added to a start that will move, in standard deviations of the data."""
 

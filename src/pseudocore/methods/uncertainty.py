@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -60,6 +61,8 @@ class Margin(Settings):
     """Points between whose two likeliest classes a trained network can hardly decide."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
+        if problem.num_classes < 2:
+            raise ConfigError("margin needs two classes or more to decide between")
         return _highest(self, problem, rng, lambda p: 1 - p.topk(2, 1).values.diff(dim=1).neg().squeeze(1))
 
 

@@ -92,7 +92,7 @@ class Settings:
     label_lr: NonNegative = 0.01
     """Adam's step size on targets; 0 keeps the labels at centred one-hot."""
     initial: Initial = "real"
-    """Start from real images or from noise."""
+    """Start from real images, from mixes of two of a class, or from noise."""
     ridge: Positive = 0.01
     """Observation noise of the last layer, relative to the mean squared feature norm."""
     logit_scale: Positive = 10.0

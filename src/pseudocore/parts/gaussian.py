@@ -68,6 +68,6 @@ def kl(posterior: LastLayer) -> Tensor:
 
 def log_probs(mean: Tensor, variance: Tensor, scale: Tensor | float = 1.0) -> Tensor:
     """Class log-probabilities (n, classes) by the probit-style approximation softmax(s μ / √(1 + π/8 s² σ²)) (VBPC Eq. 27)."""
-    shrink: Tensor = (1 + math.pi / 8 * scale**2 * variance).rsqrt()
+    shrink: Tensor = (1 + math.pi / 8 * (scale * scale) * variance).rsqrt()  # a huge scale squared by ** would raise
     logits: Tensor = scale * mean * shrink.unsqueeze(1)
     return logits.log_softmax(1)

@@ -13,7 +13,7 @@ import torch
 from pseudocore.core.errors import ArtifactError, RunError
 from pseudocore.store import strict_json
 
-__all__ = ["MANIFEST_FILE", "SCHEMA", "hardware", "is_manifest", "new_manifest", "now", "read_manifest", "versions"]
+__all__ = ["MANIFEST_FILE", "SCHEMA", "hardware", "is_anothers", "is_manifest", "new_manifest", "now", "read_manifest", "versions"]
 
 MANIFEST_FILE = "manifest.json"
 
@@ -41,6 +41,14 @@ def is_manifest(path: Path) -> bool:
     """Whether a run of ours, of whatever version, has written this file."""
     try:
         return bool(strict_json.read(path).get("kind") == _KIND)
+    except ArtifactError:
+        return False
+
+
+def is_anothers(path: Path) -> bool:
+    """Whether something else of ours, experts for example, has written this file; one that cannot be read is taken for a run's."""
+    try:
+        return bool(strict_json.read(path).get("kind") != _KIND)
     except ArtifactError:
         return False
 

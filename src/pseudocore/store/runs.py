@@ -20,7 +20,7 @@ from pseudocore.store.artifact import CORESET_FILE, load_coreset, save_coreset
 from pseudocore.store.checkpoints import CHECKPOINT_FILE, CheckpointFile
 from pseudocore.store.files import StrPath, partial_of, write_bytes, writing
 from pseudocore.store.lock import LOCK_FILE, Lock
-from pseudocore.store.manifest import MANIFEST_FILE, is_manifest, new_manifest, now, read_manifest
+from pseudocore.store.manifest import MANIFEST_FILE, is_anothers, is_manifest, new_manifest, now, read_manifest
 from pseudocore.store.metrics import METRICS_FILE, MetricsFile
 
 __all__ = ["Run"]
@@ -158,9 +158,8 @@ def _refuse_stranger(path: Path) -> None:
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file; a run needs a folder, choose another --out")
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
-    if not names or LOCK_FILE in names:
-        return
-    if not is_manifest(path / MANIFEST_FILE):
+    ours = not is_anothers(path / MANIFEST_FILE) if MANIFEST_FILE in names else LOCK_FILE in names
+    if names and not (ours and (LOCK_FILE in names or is_manifest(path / MANIFEST_FILE))):
         raise RunError(f"{path} is not empty and holds no run of pseudocore; its files are left alone, choose another --out")
 
 

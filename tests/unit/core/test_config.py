@@ -133,7 +133,7 @@ def test_refuses_values_of_the_wrong_type_or_size(name: str, value: object) -> N
     ("bounds", "inside", "outside"),
     [
         (Range(low=1), [1, 2, 1e9], [0, 0.999, -math.inf, math.nan]),
-        (Range(above=0), [1e-300, 5], [0, -1, math.nan, math.inf]),
+        (Range(above=0), [1e-30, 5, 1e30], [0, -1, math.nan, math.inf, 1e-300, 1e300]),
         (Range(low=0, high=1), [0, 0.5, 1], [-1e-9, 1.0001, math.nan]),
         (Range(), [-math.inf, 0, math.inf], []),
     ],

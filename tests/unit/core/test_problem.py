@@ -178,3 +178,8 @@ def test_refuses_a_budget_no_class_can_fill(problem: Problem) -> None:
 def test_a_problem_cannot_be_changed(problem: Problem) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         problem.dtype = torch.float64  # type: ignore[misc]
+
+
+def test_integer_pixels_that_are_not_uint8_are_refused(problem: Problem) -> None:
+    with pytest.raises(DataError, match="inputs must be uint8, from 0 to 255, or floats in pixel units, not int64"):
+        problem.inputs(torch.ones(2, 2, dtype=torch.int64))

@@ -135,6 +135,12 @@ def test_targets_are_labels_distributions_or_scaled_logits() -> None:
     assert scaled[2].tolist() == pytest.approx([0.5, 0.5])
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e300, 1e-300, math.inf, math.nan, "3", None, True, [1.0]])
+def test_a_strangers_learned_numbers_are_checked(value: Any) -> None:
+    with pytest.raises(DataError, match="positive numbers by name, of ordinary size"):
+        _ = Coreset(X, Y, ONES, provenance={"posterior": {"logit_scale": value}}).learned
+
+
 def test_provenance_grows_by_copies() -> None:
     first = Coreset(X, Y, ONES, provenance={"method": "random", "seed": 0})
     second = first.with_provenance(seed=1, data="toy")
@@ -149,3 +155,12 @@ def test_values_cannot_be_reassigned() -> None:
         Coreset(X, Y, ONES).x = X  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
         dataset().num_classes = 3  # type: ignore[misc]
+
+
+def test_empty_inputs_and_a_stray_label_are_refused() -> None:
+    y = torch.tensor([0, 1])
+    with pytest.raises(DataError, match="are empty: each has shape"):
+        Dataset("d", Examples(torch.ones(2, 0), y), Examples(torch.ones(2, 0), y), 2)
+    x, stray = torch.tensor([[0.0], [1.0]]), torch.tensor([0, 2**40])
+    with pytest.raises(DataError, match="no training examples of class 1 in 'd'"):
+        Dataset("d", Examples(x, stray), Examples(x, stray), 2**40 + 1)

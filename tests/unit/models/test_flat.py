@@ -198,3 +198,20 @@ def test_several_draws_take_images_of_any_layout() -> None:
     theta, x = model.init(Rng(0), num=2), Rng(1).normal(5, 1, 8, 8)
     channel_last = x.as_strided(x.shape, (64, 1, 8, 1))  # the same numbers: with one channel its stride means nothing
     assert torch.equal(model.logits(theta, channel_last), model.logits(theta, x))
+
+
+@pytest.mark.parametrize(
+    ("num", "with_gradient", "batched"), [(10, True, True), (200, True, False), (10, False, False)], ids=["few", "many", "no gradient"]
+)
+def test_several_networks_are_one_batch_where_that_is_faster(
+    num: int, with_gradient: bool, batched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ConvNet(width=2, depth=2).build((1, 8, 8), 3)
+    thetas, x = model.init(Rng(0), num=2, dtype=torch.float64), Rng(1).normal(num, 1, 8, 8, dtype=torch.float64)
+    alone = torch.stack([model.logits(theta, x) for theta in thetas])
+    calls = []
+    monkeypatch.setattr("pseudocore.models.flat.vmap", lambda *args, **options: calls.append(1) or torch.func.vmap(*args, **options))
+    with torch.set_grad_enabled(with_gradient):
+        together = model.logits(thetas, x)
+    assert bool(calls) == batched
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)

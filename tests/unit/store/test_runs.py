@@ -125,6 +125,17 @@ def test_a_strangers_folder_is_left_alone(tmp_path: Path, flags: dict[str, Any],
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"overwrite": True}])
+def test_a_folder_of_experts_is_left_alone(tmp_path: Path, flags: dict[str, Any]) -> None:
+    """It has a lock and a manifest too."""
+    (tmp_path / ".pseudocore.lock").touch()
+    manifest = json.dumps({"kind": "pseudocore experts", "schema": 1, "identity": {}})
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(RunError, match="not empty and holds no run of pseudocore; its files are left alone"):
+        Run.create(tmp_path, {"method": "uniform"}, **flags)
+    assert (tmp_path / "manifest.json").read_text() == manifest
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunError, match="file is a file; a run needs a folder"):
