@@ -103,6 +103,9 @@ def test_unknown_names_are_answered_with_near_ones() -> None:
     ):
         matching(cells("kim2022-6"), "cifar10-ipc10-herdin-hmc")
     assert [one.method for one in matching(cells("kim2022-6"), "*-[hk]*-hmc")] == ["herding", "k-center"]
+    assert [one.method for one in matching(cells("kim2022-6"), "*-k-center-*", "*-herding-*")] == ["herding", "k-center"]
+    with pytest.raises(ConfigError, match="-none-"):
+        matching(cells("kim2022-6"), "*-herding-*", "*-none-*")
 
 
 # --- recipes ----------------------------------------------------------------------------------------------------------
@@ -284,7 +287,9 @@ def test_results_of_the_trajectories_benchmark_are_read(tmp_path: Path) -> None:
         document = {
             "preset": made_by.preset, "changes": {"setup": {"precision": "bf16"}, "options": {"num_steps": 7}}, "config": {},
             "status": "finished", "seconds": {"reduction": 5.0, "published": 2.0}, "peak_memory_mib": 100, "caveat": "why",
-            "evaluations": {way: measured(mean) | {"seeds": 3} for way, mean in ways.items()},
+            "evaluations": {
+                way: measured(mean) | {"seeds": 3, "inference": "sgd" if "own" in way else "hmc"} for way, mean in ways.items()
+            },
             "date": "2026-11-16", "commit": "abc", "hardware": "a machine", "versions": {},
         }  # fmt: skip
         (tmp_path / table).mkdir()
@@ -295,6 +300,10 @@ def test_results_of_the_trajectories_benchmark_are_read(tmp_path: Path) -> None:
     assert {way: one["metrics"]["accuracy"]["mean"] for way, one in tiwary.evaluations.items()} == {"true": 0.2}
     assert (kim.num, kim.num_coresets, kim.seconds, kim.note) == (3, 1, 7.0, "why")
     assert kim.changes == {"setup.precision": "bf16", "num_steps": 7}
+    again = stored(tmp_path, cells("kim2022-6"), {"cifar10-ipc10-bpc-fkl-hmc": recipe("kim2022-6", "cifar10-ipc10-bpc-fkl-hmc")})
+    assert again["cifar10-ipc10-bpc-fkl-hmc"].table == "kim2022-6"  # another table of the paper prints it too
+    elsewhere = {name: recipe("tiwary2023-3", name) for name in ("cifar10-ipc10-bpc-cd-sgd-convnet3", "cifar10-ipc10-bpc-cd-sgd-resnet18")}
+    assert list(stored(tmp_path, cells("tiwary2023-3"), elsewhere)) == ["cifar10-ipc10-bpc-cd-sgd-convnet3"]  # it was not evaluated there
 
 
 def test_a_difference_is_in_standard_errors_of_both_means() -> None:

@@ -42,7 +42,10 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         name: Annotated[str | None, Parameter(help="Table, as kim2022-1 or digits.")] = None,
         /,
         *,
-        pattern: Annotated[str | None, Parameter(name="--cells", help="Only cells whose name fits this, with * and ?.")] = None,
+        patterns: Annotated[
+            list[str] | None,
+            Parameter(name="--cells", negative="", help="Only cells whose name fits this, with * and ?; repeat for several."),
+        ] = None,
         seeds: Annotated[int, AtLeastOne, Parameter(help="Fresh networks for a coreset; selectors also choose anew for each.")] = 3,
         severity: Annotated[
             list[int] | None,
@@ -75,7 +78,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
             return _render(name, folder, page)
         if name is None:
             return _list(folder, json)
-        chosen = matching(cells(name, presets.available()), pattern)
+        chosen = matching(cells(name, presets.available()), *(patterns or ()))
         options: dict[str, Any] = {"seeds": seeds, "severities": tuple(severity or ()), "changes": _changes(settings or ())}
         planned = make_plan(chosen, presets.available(), folder, **options)
         if plan:

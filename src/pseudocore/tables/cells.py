@@ -56,16 +56,16 @@ def cells(table: str, presets: Iterable[str] = ()) -> tuple[Cell, ...]:
     return tuple(found.values())
 
 
-def matching(found: Sequence[Cell], pattern: str | None) -> list[Cell]:
-    """Those whose name fits a pattern with * and ?; refuses one that fits none."""
-    chosen = [cell for cell in found if pattern is None or fnmatch.fnmatchcase(cell.name, pattern)]
-    if not chosen:
-        names = [cell.name for cell in found]
-        raise ConfigError(
-            f"no cell of {found[0].table} fits {pattern!r}{did_you_mean(str(pattern), names)} "
-            f"(there are {len(names)}, as {', '.join(names[:3])}; --plan lists them)"
-        )
-    return chosen
+def matching(found: Sequence[Cell], *patterns: str) -> list[Cell]:
+    """Those whose name fits one of some patterns with * and ?, all without any; refuses a pattern that fits none."""
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(cell.name, pattern) for cell in found):
+            names = [cell.name for cell in found]
+            raise ConfigError(
+                f"no cell of {found[0].table} fits {pattern!r}{did_you_mean(pattern, names)} "
+                f"(there are {len(names)}, as {', '.join(names[:3])}; --plan lists them)"
+            )
+    return [cell for cell in found if not patterns or any(fnmatch.fnmatchcase(cell.name, pattern) for pattern in patterns)]
 
 
 def _table_of(one: Printed) -> str:

@@ -4,7 +4,7 @@ Files that `benchmarks/presets.py` and `benchmarks/trajectories.py` have written
 """
 
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,22 +70,28 @@ def keep(out: Path, result: Result) -> Path:
     return path
 
 
-def stored(out: Path, cells: Iterable[Cell], recipes: Mapping[str, Recipe]) -> dict[str, Result]:
-    """The results there are for some cells of one table, by the cell's name; a file of another schema is refused."""
+def stored(out: Path, cells: Sequence[Cell], recipes: Mapping[str, Recipe]) -> dict[str, Result]:
+    """The results there are for some cells of one table, by the cell's name; a file of another schema is refused.
+
+    Runs of whole presets (`benchmarks/presets.py`, `trajectories.py`) count in every table of their paper that prints them.
+    """
     found, folders = {}, set()
     for cell in cells:
-        folders.add(out / cell.table)
+        folders |= {out / cell.table, *out.glob(f"{cell.paper}-*/")}
         if (path := out / cell.table / f"{cell.name}.json").is_file():
             found[cell.name] = _read(path)
-    names = {recipe.preset: name for name, recipe in recipes.items()}
     for path in sorted(path for folder in folders for path in folder.glob("*.json")):
-        older = strict_json.read(path) if path.stem not in found else {}
-        if older.get("kind") == _KIND or (name := names.get(str(older.get("preset")))) is None:
+        document = strict_json.read(path)
+        if document.get("kind") == _KIND:
             continue
-        if older.get("evaluated_on") == "test":
-            found.setdefault(name, _of_preset_run(older, path.parent.name, name))
-        elif "evaluations" in older:
-            found.setdefault(name, _of_trajectories(older, path.parent.name, name, recipes[name]))
+        for cell in cells:
+            recipe = recipes.get(cell.name)
+            if (
+                recipe is not None
+                and recipe.preset == document.get("preset")
+                and (result := _of_preset(document, cell, recipe)) is not None
+            ):
+                found.setdefault(cell.name, result)
     return found
 
 
@@ -112,26 +118,37 @@ def _read(path: Path) -> Result:
         raise ArtifactError(f"{path} is damaged: its entries are not those of schema {SCHEMA} ({error})") from error
 
 
-def _of_preset_run(document: Mapping[str, Any], table: str, cell: str) -> Result:
+def _of_preset(document: Mapping[str, Any], cell: Cell, recipe: Recipe) -> Result | None:
+    """The result of a cell from a run of its preset; nothing if that was evaluated in another way or is of another kind."""
+    if document.get("evaluated_on") == "test":
+        return _of_preset_run(document, cell)
+    if "evaluations" not in document:
+        return None
+    ways = document["evaluations"]
+    evaluations = {TRUE: ways.get("preset's own", ways["mh-correct"]), PUBLISHED: ways["published"]}
+    model = recipe.table["setup"].get("model")
+    alike = all(
+        evaluations[name]["inference"] == way.inference and way.setup.get("model", model) == model for name, way in recipe.ways.items()
+    )
+    return _of_trajectories(document, cell, {name: evaluations[name] for name in recipe.ways}) if alike else None
+
+
+def _of_preset_run(document: Mapping[str, Any], cell: Cell) -> Result:
     evaluation = document["evaluation"]
     cost = {"reduce": {"seconds": document["distillation_seconds"], "peak_mib": document["peak_memory_mib"]}}
     return Result(
-        table, cell, document["preset"], {"config": document["config"]}, FINISHED, "", {TRUE: evaluation}, 1, evaluation["seeds"], cost,
-        document["distillation_seconds"] + evaluation["seconds"], note=str(document.get("caveat", "")), commit=document["commit"],
+        cell.table, cell.name, document["preset"], {"config": document["config"]}, FINISHED, "", {TRUE: evaluation}, 1, evaluation["seeds"],
+        cost, document["distillation_seconds"] + evaluation["seconds"], note=str(document.get("caveat", "")), commit=document["commit"],
         hardware=document["hardware"], versions=document["versions"], date=document["date"],
     )  # fmt: skip
 
 
-def _of_trajectories(document: Mapping[str, Any], table: str, cell: str, recipe: Recipe) -> Result:
-    """Our own way is the preset's; the published one counts where it is what the table was made by."""
-    ways = document["evaluations"]
-    evaluations = {TRUE: ways.get("preset's own", ways["mh-correct"]), PUBLISHED: ways["published"]}
-    evaluations = {name: evaluations[name] for name in recipe.ways}
+def _of_trajectories(document: Mapping[str, Any], cell: Cell, evaluations: Mapping[str, Any]) -> Result:
     changes = {f"setup.{name}": value for name, value in document["changes"]["setup"].items()} | document["changes"]["options"]
     seconds = document["seconds"]
     cost = {"reduce": {"seconds": seconds["reduction"], "peak_mib": document["peak_memory_mib"]}}
     return Result(
-        table, cell, document["preset"], {"config": document["config"]}, document["status"], "", evaluations, 1,
+        cell.table, cell.name, document["preset"], {"config": document["config"]}, document["status"], "", evaluations, 1,
         evaluations[TRUE]["seeds"], cost, sum(seconds.values()), changes, str(document.get("caveat", "")), document["commit"],
         document["hardware"], document["versions"], document["date"],
     )  # fmt: skip
