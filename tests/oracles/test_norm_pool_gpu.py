@@ -5,9 +5,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad, jvp, vmap
 
-from pseudocore.core.gradient import gradient_of
+from pseudocore.core.gradient import gradient_of, gradient_of_slope
 from pseudocore.core.rng import Rng
 from pseudocore.models.convnet import ConvNet
 
@@ -101,3 +101,21 @@ def test_what_is_differentiated_twice_or_batched_goes_through_torchs_layers() ->
     assert twice.abs().max() > 0
     batched = vmap(grad(loss))(thetas)
     assert (batched[1] - gradient_of(loss)(thetas[1])).norm() < FLIPS * batched[1].norm()
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 16, 16)])
+def test_second_derivatives_through_the_kernels_are_those_of_torchs_layers(shape: tuple[int, ...]) -> None:
+    model = ConvNet(width=32).build(shape, 10)
+    theta, x, y = model.init(Rng(0), device="cuda"), Rng(1).normal(10, *shape, device="cuda"), torch.arange(10, device="cuda")
+    direction = Rng(2).normal(*theta.shape, device="cuda")
+
+    def energy(logits: Tensor) -> Tensor:
+        return F.cross_entropy(logits, y)
+
+    def whole(theta: Tensor, x: Tensor) -> Tensor:
+        return energy(model.logits(theta, x))
+
+    exact = jvp(lambda theta: grad(whole, (0, 1))(theta, x.double()), (theta.double(),), (direction.double(),))[1]
+    found = gradient_of_slope(model.logits, energy)(theta, x, direction)
+    for ours, theirs in zip(found[:2], exact, strict=True):
+        assert (ours - theirs).norm() < FLIPS * theirs.norm()

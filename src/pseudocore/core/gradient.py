@@ -1,7 +1,8 @@
 """Gradients that are followed, and differentiated by nothing.
 
 `torch.func.grad` makes every gradient differentiable once more, for which torch takes the backward of some layers apart: that of
-instance norm becomes a dozen passes over the activations instead of two. Most gradients here are only followed.
+instance norm becomes a dozen passes over the activations instead of two. Most gradients here are only followed. Where a second
+derivative is asked for, of a network with kernels of our own, those know how they move (forward mode) and the gradient of that.
 """
 
 from collections.abc import Callable
@@ -9,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map_only
 
 from pseudocore.core.compile import fused, is_plain
 
-__all__ = ["gradient_and_value_of", "gradient_of"]
+__all__ = ["gradient_and_value_of", "gradient_of", "gradient_of_slope"]
 
 
 def gradient_of(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
@@ -48,3 +50,24 @@ def gradient_and_value_of(function: Callable[..., Tensor], argnums: int | tuple[
         return value, value
 
     return gradient_of(twice, argnums, has_aux=True)
+
+
+def gradient_of_slope(outputs: Callable[..., Tensor], energy: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """For (theta, x, direction): the slope of energy(outputs(theta, x)) along a direction of theta, behind its gradients in theta and x.
+
+    The outputs are differentiated by forward mode, the slope by reverse mode. Of the energy torch's own forward mode, which changes
+    values it has kept for the way back (that of log_softmax does, in torch 2.13), is not needed.
+    """
+
+    def derived(theta: Tensor, x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.enable_grad():
+            theta, x = theta.detach().requires_grad_(), x.detach().requires_grad_()
+            with forward_ad.dual_level():
+                moving = forward_ad.make_dual(theta, direction)  # type: ignore[no-untyped-call]
+                value, change = forward_ad.unpack_dual(outputs(moving, x))  # type: ignore[no-untyped-call]
+            (pull,) = torch.autograd.grad(energy(value), value, create_graph=True)
+            slope = (pull * change).sum()
+            in_theta, in_x = torch.autograd.grad(slope, (theta, x))
+        return in_theta, in_x, slope.detach()
+
+    return derived

@@ -1,7 +1,8 @@
 """A block: a convolution without a use for its bias, instance norm, ReLU, 2×2 average pool.
 
 On a GPU the latter three are one kernel (`kernels/norm_pool.py`), and a first block never writes its activations
-(`kernels/first_block.py`), wherever a pass is followed or differentiated once; torch's own layers everywhere else.
+(`kernels/first_block.py`), wherever a pass is followed or differentiated once; torch's own layers everywhere else. In forward mode, for a
+second derivative, a first convolution is a matrix product (`kernels/first_conv.py`).
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from pseudocore.core.compile import is_plain
 
@@ -29,8 +31,13 @@ class UnbiasedConv(nn.Conv2d):
 
     def __init__(self, inputs: int, channels: int, padding: int) -> None:
         super().__init__(inputs, channels, 3, padding=padding, device="meta")
+        self.has_kernel = inputs <= FEW and find_spec("triton") is not None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.has_kernel and _runs_kernels(x):
+            from pseudocore.kernels.first_conv import first_conv
+
+            return first_conv(x, self.weight, int(self.padding[0]))
         return F.conv2d(x, self.weight, None if x.is_cuda else self.bias, padding=self.padding)
 
 
@@ -61,13 +68,18 @@ class Block(nn.Module):
         self.has_kernel = fits and find_spec("triton") is not None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.has_kernel and _runs_kernels(x):
+        norm, convolution = self.norm_pool, self.convolution
+        if self.has_kernel and _runs_kernels(x) and not _moves(convolution.weight):
             from pseudocore.kernels.first_block import first_block
 
-            norm, convolution = self.norm_pool, self.convolution
             return first_block(x, convolution.weight, norm.weight, norm.bias, int(convolution.padding[0]), norm.eps)
-        pooled: Tensor = self.norm_pool(self.convolution(x))
+        pooled: Tensor = norm(convolution(x))
         return pooled
+
+
+def _moves(weight: Tensor) -> bool:
+    """Whether the pass is differentiated in forward mode."""
+    return forward_ad.unpack_dual(weight).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def _runs_kernels(x: Tensor) -> bool:

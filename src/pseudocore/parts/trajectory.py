@@ -110,15 +110,32 @@ def expert_path(method: Settings, problem: Problem, rng: Rng, *, horizon: int, s
     return experts.at(expert.expand(len(epochs)), epochs)
 
 
-def energy_on(problem: Problem, y: Tensor, loss: Loss = "cross-entropy") -> Energy:
+@dataclass(frozen=True)
+class MeanLoss:
     """The mean loss of parameters (P,), or of several (draws, P), on images shown to the network with labels y."""
 
-    def energy(theta: Tensor, x: Tensor) -> Tensor:
-        with problem.fast():
-            logits = problem.model.logits(theta, x)
-        return per_example(loss, logits.to(x.dtype), y).mean()
+    problem: Problem
+    y: Tensor
+    loss: Loss
 
-    return energy
+    def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self.of(self.outputs(theta, x))
+
+    @property
+    def has_kernels(self) -> bool:
+        return self.problem.has_kernels
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        with self.problem.fast():
+            logits = self.problem.model.logits(theta, x)
+        return logits.to(x.dtype)
+
+    def of(self, outputs: Tensor) -> Tensor:
+        return per_example(self.loss, outputs, self.y).mean()
+
+
+def energy_on(problem: Problem, y: Tensor, loss: Loss = "cross-entropy") -> MeanLoss:
+    return MeanLoss(problem, y, loss)
 
 
 def view_of(problem: Problem, *, factor: int = 1) -> View:

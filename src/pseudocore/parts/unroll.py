@@ -10,7 +10,8 @@ $$ \lambda_t = \frac{\partial J}{\partial\theta_t} + \lambda_{t+1} - \eta\, \nab
    \frac{dJ}{du} = -\eta \sum_t \nabla_u s_t, \qquad \frac{dJ}{d\eta} = -\sum_t s_t, $$
 
 one step at a time: the memory of one step and $L_u$ parameter vectors, however long the path. Both gradients of $s_t$ are how
-$\nabla_{\theta, u} E$ changes as theta moves along $\lambda_{t+1}$, a derivative by forward mode over one by reverse mode.
+$\nabla_{\theta, u} E$ changes as theta moves along $\lambda_{t+1}$, a derivative by forward mode over one by reverse mode; through kernels
+of our own it is the other way round.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,15 +22,28 @@ from torch import Tensor
 from torch.func import grad, jvp, vjp
 
 from pseudocore.core.compile import fused
-from pseudocore.core.gradient import gradient_of
+from pseudocore.core.gradient import gradient_of, gradient_of_slope
 from pseudocore.core.rng import Rng
 
-__all__ = ["Drawn", "Energy", "Objective", "Pulled", "View", "descend", "differentiate", "path", "seen"]
+__all__ = ["Composed", "Drawn", "Energy", "Objective", "Pulled", "View", "descend", "differentiate", "path", "seen"]
 
 Energy = Callable[[Tensor, Tensor], Tensor]
 """Parameters (P,) and points (M, ...) to one number."""
 View = Callable[[Tensor, Rng], Tensor]
 """Points to what a network is shown of them: the augmentation, or the points themselves."""
+
+
+@runtime_checkable
+class Composed(Protocol):
+    """An energy that is made of a network's outputs."""
+
+    @property
+    def has_kernels(self) -> bool: ...
+    def __call__(self, theta: Tensor, x: Tensor) -> Tensor: ...
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor: ...
+    def of(self, outputs: Tensor) -> Tensor: ...
+
+
 Objective = Callable[[Sequence[Tensor]], Tensor]
 """The parameters along a path, or its last ones alone, to one number."""
 
@@ -140,9 +154,12 @@ def _walk_back(
         here, change = jvp(lambda theta: grad(energy, argnums=(0, 1))(theta, images), (theta,), (adjoint,))[:2]
         return *change, (here[0] * adjoint).sum()
 
+    derive = fused(along)
+    if isinstance(energy, Composed) and energy.has_kernels:
+        derive = gradient_of_slope(energy.outputs, energy.of)
     for number in reversed(range(len(thetas) - 1)):
         images, pull = seen(view, x, rng("view", number))
-        in_theta, in_images, slope = fused(along)(thetas[number], images, adjoint)
+        in_theta, in_images, slope = derive(thetas[number], images, adjoint)
         pulled_x = pulled_x - step_size * pull(in_images)
         pulled_size = pulled_size - slope
         adjoint = adjoint - step_size * in_theta
