@@ -381,3 +381,20 @@ def test_a_step_size_that_explodes_is_a_status(problem: Problem, make: Any, imag
     assert re.match(r"(images\.)?x became NaN or infinite by step \d+; kept step \d+", outcome.reason)
     assert outcome.coreset.x.isfinite().all()
     assert outcome.coreset.x.abs().mean() < 1000 * problem.data.train.x.abs().mean() * 2
+
+
+@pytest.mark.parametrize(
+    "method",
+    [DC(**SMALL), DC(**SMALL, distance="l2"), LCMatC(**SMALL, rho=0.7), LCMatC(**SMALL, rho=0), DM(**SMALL), CAFE(**SMALL)],
+    ids=["dc", "dc-l2", "lcmat-c", "lcmat-c-0", "dm", "cafe"],
+)
+def test_where_a_network_has_kernels_the_gradient_is_the_same(method: Any, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There it goes by the slope along one direction, not by a derivative of the whole gradient."""
+    steps = []
+    for has_kernels in (False, True):
+        monkeypatch.setattr(Problem, "has_kernels", has_kernels)
+        steps.append(method.step(problem, method.init(problem, Rng(0)), STEP))
+    (one, info), (other, again) = steps
+    images, others = (state.images if hasattr(state, "images") else state for state in (one, other))
+    torch.testing.assert_close(others.velocity, images.velocity, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(again.loss, info.loss, rtol=1e-12, atol=0)

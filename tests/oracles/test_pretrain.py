@@ -15,7 +15,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.data import DSA, digits, whiten
 from pseudocore.models.convnet import ConvNetWide
 from pseudocore.models.dense import MLP
-from pseudocore.parts.pretrain import Pretraining, feature_map, last_layer, pretrain, pretrained
+from pseudocore.parts.pretrain import Pretraining, feature_map, last_layer, last_layer_by_class, pretrain, pretrained
 
 MakeProblem = Callable[..., Problem]
 
@@ -101,6 +101,19 @@ def test_a_point_has_the_same_features_in_any_company_under_batch_norm() -> None
     recipe = Pretraining(pretrain_epochs=1, pretrain_batch_size=512)
     features = feature_map(Problem(data, model, whiten.make("standard", data)), "network", recipe, Rng(0))
     torch.testing.assert_close(features(torch.arange(30))[:5], features(torch.arange(5)))
+
+
+def test_one_class_at_a_time_batch_norm_sees_that_class_alone() -> None:
+    data = digits()
+    problem = Problem(data, ConvNetWide(width=4, norm="batch").build(data.shape, 10), whiten.make("standard", data))
+    theta = problem.model.init(Rng(0))
+    layer = last_layer_by_class(problem, theta, 50)
+    assert torch.equal(layer.y, data.train.y)
+    members = (data.train.y == 3).nonzero().flatten()
+    for batch in (members[:50], members[100:]):  # in the order of the data
+        alone = problem.model.features(theta, problem.batch(batch)[0])
+        torch.testing.assert_close(layer.features[batch], alone, rtol=1e-5, atol=1e-6)
+    assert (layer.features - last_layer(problem, theta, Rng(0)).features).abs().max() > 0.1
 
 
 def test_inputs_are_the_networks(problem: Problem) -> None:

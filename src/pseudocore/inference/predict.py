@@ -8,6 +8,7 @@ classes) are held, never draws × test × classes. Entropies are in nats."""
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -39,8 +40,10 @@ class Uncertainty(NamedTuple):
 class Predictive:
     """The predictions of a set of draws, averaged as probabilities: a `Predict` that also tells what it does not know."""
 
-    def __init__(self, problem: Problem, draws: Thetas, x: Tensor) -> None:
+    def __init__(self, problem: Problem, draws: Thetas, x: Tensor, *, rough: bool = False) -> None:
         self.problem = problem
+        self.rough = rough
+        """Whether passes may be in the problem's reduced precision, which is enough for an accuracy."""
         self.draws = draws
         self.chosen: Mapping[str, float] = {}
         """Settings that were chosen on the way, by name."""
@@ -69,7 +72,9 @@ class Predictive:
             theta = self.draws[number].to(inputs.device)
             thetas = theta.unsqueeze(0) if theta.ndim == 1 else theta
             for theta, statistics in zip(thetas, self._statistics_of(number, thetas), strict=True):
-                yield self.problem.model.logits(theta, inputs, statistics).log_softmax(1)
+                with self.problem.fast() if self.rough else nullcontext():
+                    logits = self.problem.model.logits(theta, inputs, statistics)
+                yield logits.to(self.problem.dtype).log_softmax(1)
 
     def _mean(self, raw: Tensor, *, entropies: bool = False) -> tuple[Tensor, Tensor]:
         """Log of the mean probability (n, classes), and the mean entropy (n,) when asked for."""
@@ -101,12 +106,12 @@ class Settled:
         return self.predict(raw)
 
 
-def averaged(problem: Problem, thetas: Thetas, x: Tensor) -> Predictive:
-    """BMA over draws: log of the mean over draws of p(y | x, theta).
+def averaged(problem: Problem, thetas: Thetas, x: Tensor, *, rough: bool = False) -> Predictive:
+    """BMA over draws: log of the mean over draws of p(y | x, theta); `rough`, where only accuracy is asked for.
 
     `x` are the network inputs the draws were fitted on; batch-norm networks take their statistics from them.
     """
-    return Predictive(problem, thetas, x)
+    return Predictive(problem, thetas, x, rough=rough)
 
 
 def _entropy(log_probs: Tensor) -> Tensor:

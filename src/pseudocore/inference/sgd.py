@@ -106,7 +106,7 @@ def _train(sgd: SGD, problem: Problem, coreset: Coreset, rng: Rng, *, num_member
         if number in moments:
             kept.append(state.theta.cpu().view(num_members, -1).clone())  # off the device: there may be hundreds
     predictive = averaged(problem, state.theta.clone().view(num_members, -1), x)
-    predictive.earlier = tuple(averaged(problem, thetas, x) for thetas in kept)
+    predictive.earlier = tuple(averaged(problem, thetas, x, rough=True) for thetas in kept)
     return predictive
 
 

@@ -30,7 +30,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
 from pseudocore.core.config import Count, NonNegative, Positive
 from pseudocore.core.problem import Problem, label_log_likelihood
@@ -84,8 +83,8 @@ class CAFE(Settings):
             shown = torch.cat([view(own, stream) for own, stream in zip(tiles, streams, strict=True)])
             return self.mismatch([layer.view(problem.num_classes, -1, layer.shape[1]).mean(1) for layer in layers(shown)], real)
 
-        gradient, value = grad_and_value(loss)(images.x)
-        images, info = classwise.move(self, images, drawn, gradient, value.detach())
+        gradient, value = classwise.mismatch(problem, loss)(images.x)
+        images, info = classwise.move(self, images, drawn, gradient, value)
         if self.max_age > 1:  # otherwise the network is gone after this step
             x, y = formation.shown(images.x, images.y, factor=self.formation)
             energy = trajectory.energy_on(problem, y)

@@ -41,6 +41,7 @@ from pseudocore.data import augment
 from pseudocore.parts import classwise, distance, formation, trajectory, unroll
 from pseudocore.parts.classwise import Info, State
 from pseudocore.parts.distance import Distance
+from pseudocore.parts.gradients import LastLayer
 from pseudocore.parts.unroll import View
 
 __all__ = ["DC", "DSA"]
@@ -117,7 +118,11 @@ def _step(method: Settings, view: View, problem: Problem, state: State, rng: Rng
 
     def against(real: Tensor, label: int) -> classwise.Mismatch:
         target, _ = classwise.slope(problem, theta, real, label, drawn.statistics)
-        return lambda own: distance.between(method.distance, target, classwise.slope(problem, theta, own, label, drawn.statistics)[0])
+
+        def compare(found: list[Tensor], layer: LastLayer) -> Tensor:  # noqa: ARG001  gradients alone
+            return distance.between(method.distance, target, found)
+
+        return classwise.slope_mismatch(problem, theta, label, drawn.statistics, compare)
 
     gradient, loss = classwise.match(method, problem, view, images.x, drawn, against, rng)
     images, info = classwise.move(method, images, drawn, gradient, loss)

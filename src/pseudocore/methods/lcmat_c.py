@@ -41,7 +41,7 @@ from pseudocore.core.types import Coreset
 from pseudocore.parts import classwise, distance, trajectory
 from pseudocore.parts.classwise import Info, Settings, State
 from pseudocore.parts.distance import Distance
-from pseudocore.parts.gradients import gradient_variance
+from pseudocore.parts.gradients import LastLayer, gradient_variance
 
 __all__ = ["LCMatC"]
 
@@ -80,14 +80,13 @@ class LCMatC(Settings):
             target, layer = classwise.slope(problem, theta, real, label, drawn.statistics)
             spread = gradient_variance(layer)
 
-            def mismatch(own: Tensor) -> Tensor:
-                gradient, layer = classwise.slope(problem, theta, own, label, drawn.statistics)
-                loss = distance.between(self.distance, target, gradient)
+            def compare(found: list[Tensor], layer: LastLayer) -> Tensor:
+                loss = distance.between(self.distance, target, found)
                 if self.rho == 0:
                     return loss
                 return loss + 0.5 * self.rho * (spread - gradient_variance(layer)).abs().sum()  # Eq. (15)
 
-            return mismatch
+            return classwise.slope_mismatch(problem, theta, label, drawn.statistics, compare, by_layer=self.rho > 0)
 
         gradient, loss = classwise.match(self, problem, view, state.images.x, drawn, against, rng)
         images, info = classwise.move(self, state.images, drawn, gradient, loss)

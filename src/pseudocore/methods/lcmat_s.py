@@ -18,9 +18,12 @@ Cost: n² / classes distances of h features and K dimensions, then about as much
 
 Deviations:
   D1. Of classes above 16,384 examples, random parts are chosen from and covered unless `exact`.
+  D2. The authors' code (not so that of its other selectors) leaves the network in training mode and shows it one class at a time: batch
+      norm then takes away what the class has in common, and the network no longer knows it. `batch_norm` "class" does the same.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -31,7 +34,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts.covering import Covering, Weighting, cover
 from pseudocore.parts.gradients import GradientMetric, curvature, largest_variance
-from pseudocore.parts.pretrain import Pretraining, last_layer, pretrained
+from pseudocore.parts.pretrain import Pretraining, last_layer, last_layer_by_class, pretrained
 
 __all__ = ["LCMatS"]
 
@@ -48,8 +51,15 @@ class LCMatS(Pretraining, Covering):
     weighting: Weighting = "ones"
     """Weight of a point: 1, as published, or the number of examples nearest to it."""
 
+    batch_norm: Literal["data", "class"] = "data"
+    """Batch norm where gradients are taken: as on data of all classes; or as in training, on batches of one class alone (D2)."""
+
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        layer = last_layer(problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics"))
+        theta = pretrained(problem, self, rng("pretrain")).theta
+        if self.batch_norm == "class":
+            layer = last_layer_by_class(problem, theta, self.pretrain_batch_size)
+        else:
+            layer = last_layer(problem, theta, rng("statistics"))
         dimensions = largest_variance(layer, self.num_dimensions)  # K of Eq. (9), over all of T
 
         def metric_of(members: Tensor) -> GradientMetric:

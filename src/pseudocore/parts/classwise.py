@@ -5,6 +5,7 @@ A step draws some real images of every class, shows them and the pseudo-images o
 `cafe`). But in `cafe`, classes do not meet in a loss, so the memory of a step is that of one class.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.func import grad, grad_and_value
 
+from pseudocore.core.compile import side_by_side
 from pseudocore.core.config import Count, Fraction, Positive
 from pseudocore.core.errors import DataError
+from pseudocore.core.gradient import gradient_and_value_of, gradient_of, gradient_of_slope
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -22,16 +25,18 @@ from pseudocore.parts import formation, trajectory
 from pseudocore.parts.gradients import LastLayer
 from pseudocore.parts.initial import Initial
 from pseudocore.parts.trajectory import Info
-from pseudocore.parts.unroll import View
+from pseudocore.parts.unroll import View, seen
 
-__all__ = ["Against", "Info", "Mismatch", "Real", "Settings", "State", "aged", "begin", "check_classes", "draw", "match", "move", "slope",
-           "under"]  # fmt: skip
+__all__ = ["Against", "Info", "Mismatch", "Real", "Settings", "State", "aged", "begin", "check_classes", "draw", "match", "mismatch",
+           "move", "slope", "slope_mismatch", "under"]  # fmt: skip
 
 Statistics = Mapping[str, Tensor] | None
-Mismatch = Callable[[Tensor], Tensor]
-"""Pseudo-images of a class, as shown to a network, to their loss."""
+Mismatch = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Pseudo-images of a class, as shown to a network, to the gradient of their loss, and that loss."""
 Against = Callable[[Tensor, int], Mismatch]
 """Real images of a class, as shown to that network, and its label, to what pseudo-images lose against them."""
+Compare = Callable[[list[Tensor], LastLayer], Tensor]
+"""The gradient in theta of the loss of pseudo-images, tensor by tensor, and what the last layer sees of them, to what they lose."""
 
 MIXED = 16
 """Real images of each class behind the statistics of batch norm and the size of real images."""
@@ -110,32 +115,93 @@ def draw(problem: Problem, theta: Tensor, size: int, rng: Rng) -> Real:
 def match(method: Settings, problem: Problem, view: View, x: Tensor, real: Real, against: Against, rng: Rng) -> tuple[Tensor, Tensor]:
     """Gradient in the images x, ordered by class, of the sum over classes of what `against` says; and that sum."""
 
-    def shown(own: Tensor, rng: Rng) -> Tensor:
-        return view(formation.split(own, method.formation), rng)
+    own_view, streams = trajectory.tiled(view, method.formation), [rng("augment", label) for label in range(len(real.batches))]
+    both = []  # real images of a class, and its own with their way back; one stream: the same augmentation
+    for own, batch, stream in zip(x.chunk(len(streams)), real.batches, streams, strict=True):
+        both.append((view(problem.batch(batch)[0], stream), *seen(own_view, own, stream)))
 
-    gradients, total = [], x.new_zeros(())
-    for label, (own, batch) in enumerate(zip(x.chunk(len(real.batches)), real.batches, strict=True)):
-        stream = rng("augment", label)  # one for both sides: the same augmentation
-        gradient, loss = _towards(against(view(problem.batch(batch)[0], stream), label), shown, own, stream)
-        gradients.append(gradient)
-        total = total + loss
-    return torch.cat(gradients), total
+    def towards(label: int) -> tuple[Tensor, Tensor]:
+        theirs, ours, _ = both[label]
+        return against(theirs, label)(ours)
+
+    found = list(side_by_side(functools.partial(towards, label) for label in range(len(both))))
+    gradients = [pull(gradient) for (_, _, pull), (gradient, _) in zip(both, found, strict=True)]
+    return torch.cat(gradients), torch.stack([loss for _, loss in found]).sum()
+
+
+def mismatch(problem: Problem, loss: Callable[[Tensor], Tensor]) -> Mismatch:
+    """Of a loss that asks the network for no gradient."""
+    derived = gradient_and_value_of if problem.has_kernels else grad_and_value
+
+    def towards(own: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, value = derived(loss)(own)
+        return gradient, value.detach()
+
+    return towards
 
 
 def slope(problem: Problem, theta: Tensor, x: Tensor, label: int, statistics: Statistics = None) -> tuple[list[Tensor], LastLayer]:
     """The gradient in theta, tensor by tensor, of the mean loss of images of one class, and what the last layer sees of them."""
-    model, y = cast(Any, problem.model), torch.full((len(x),), label, device=x.device)
+    derived = gradient_of if problem.has_kernels else grad
+    gradient, layer = derived(_loss(problem, x, label, statistics), has_aux=True)(theta)
+    return cast(Any, problem.model).tensors(gradient), layer
+
+
+def slope_mismatch(
+    problem: Problem, theta: Tensor, label: int, statistics: Statistics, compare: Compare, *, by_layer: bool = False
+) -> Mismatch:
+    r"""Of a loss of the network's own gradient $g(x) = \nabla_\theta E(\theta, x)$ and, `by_layer`, of what its last layer sees.
+
+    The gradient of $D(g(x))$ is that of the slope $\langle \nabla_g D, \nabla_\theta E(\theta, x) \rangle$, with $\nabla_g D$ held fixed:
+    a derivative of the network along one direction, which kernels of our own know.
+    """
+    if not problem.has_kernels:
+        return mismatch(problem, lambda own: compare(*slope(problem, theta, own, label, statistics)))
+    model = cast(Any, problem.model)
+
+    def towards(own: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, layer = gradient_of(_loss(problem, own, label, statistics), has_aux=True)(theta)
+
+        def compared(gradient: Tensor, features: Tensor, log_probs: Tensor) -> Tensor:
+            return compare(model.tensors(gradient), LastLayer(features, log_probs, layer.y))
+
+        (along, *pulls), value = gradient_and_value_of(compared, (0, 1, 2))(gradient, layer.features, layer.log_probs)
+
+        def logits(theta: Tensor, x: Tensor) -> Tensor:
+            return _last_layer(problem, theta, x, statistics)[1]
+
+        def energy(logits: Tensor) -> Tensor:
+            return -label_log_likelihood(logits.log_softmax(1), layer.y).mean()
+
+        def pulled(x: Tensor) -> Tensor:
+            features, logits = _last_layer(problem, theta, x, statistics)
+            return torch.vdot(pulls[0].flatten(), features.flatten()) + torch.vdot(pulls[1].flatten(), logits.log_softmax(1).flatten())
+
+        in_own = gradient_of_slope(logits, energy)(theta, own, along)[1]
+        return in_own + gradient_of(pulled)(own) if by_layer else in_own, value
+
+    return towards
+
+
+def _loss(problem: Problem, x: Tensor, label: int, statistics: Statistics) -> Callable[[Tensor], tuple[Tensor, LastLayer]]:
+    y = torch.full((len(x),), label, device=x.device)
 
     def loss(theta: Tensor) -> tuple[Tensor, LastLayer]:
-        with problem.fast():
-            features = model.features(theta, x, statistics)
-        features = features.to(x.dtype)
-        weight, bias = model.head(theta)
-        log_probs = (features @ weight.T + bias).log_softmax(1)
+        features, logits = _last_layer(problem, theta, x, statistics)
+        log_probs = logits.log_softmax(1)
         return -label_log_likelihood(log_probs, y).mean(), LastLayer(features, log_probs, y)
 
-    gradient, layer = grad(loss, has_aux=True)(theta)
-    return model.tensors(gradient), layer
+    return loss
+
+
+def _last_layer(problem: Problem, theta: Tensor, x: Tensor, statistics: Statistics) -> tuple[Tensor, Tensor]:
+    """Features, which reduced precision may be used for, and logits."""
+    model = cast(Any, problem.model)
+    with problem.fast():
+        features = model.features(theta, x, statistics)
+    features = features.to(x.dtype)
+    weight, bias = model.head(theta)
+    return features, features @ weight.T + bias
 
 
 def move(method: Settings, images: trajectory.State, real: Real, gradient: Tensor, loss: Tensor) -> tuple[trajectory.State, Info]:
@@ -152,9 +218,3 @@ def aged(problem: Problem, theta: Tensor, age: Tensor, rng: Rng, *, max_age: int
     fresh = problem.model.init(rng, device=problem.device, dtype=problem.dtype)
     keep = age + 1 < max_age  # a tensor, not a branch: a captured graph must take both ways
     return torch.where(keep, theta, fresh), torch.where(keep, age + 1, 0)
-
-
-def _towards(mismatch: Mismatch, shown: View, own: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
-    """Gradient of the loss in the images of a class, and the loss."""
-    gradient, loss = grad_and_value(lambda own: mismatch(shown(own, rng)))(own)
-    return gradient, loss.detach()

@@ -9,7 +9,7 @@ The network is a function of (data, model, recipe, seed); a problem with a shelf
 it once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -26,9 +26,10 @@ from pseudocore.core.rng import Rng
 from pseudocore.parts import adam
 from pseudocore.parts.gradients import DIVERGED, LastLayer
 
-__all__ = ["Features", "Network", "Pretraining", "feature_map", "last_layer", "pretrain", "pretrained"]
+__all__ = ["Features", "Network", "Pretraining", "feature_map", "last_layer", "last_layer_by_class", "pretrain", "pretrained"]
 
 Features = Literal["inputs", "network"]
+Statistics = Mapping[str, Tensor] | None
 
 BATCH = 512
 """Examples per forward pass, and behind the statistics of batch norm."""
@@ -98,12 +99,24 @@ def last_layer(problem: Problem, theta: Tensor, rng: Rng, index: Tensor | None =
     x, _ = problem.batch(rng.permutation(problem.num_train)[:BATCH])
     statistics = problem.model.statistics(theta, x) or None
     index = torch.arange(problem.num_train) if index is None else index
+    return _seen(problem, theta, index, torch.split(index, BATCH), statistics)
+
+
+def last_layer_by_class(problem: Problem, theta: Tensor, size: int) -> LastLayer:
+    """As `last_layer` of all points, but batch norm as in training on batches of `size` consecutive examples of one class."""
+    order = problem.data.train.y.argsort(stable=True)
+    batches = [batch for members in torch.split(order, problem.data.class_counts.tolist()) for batch in torch.split(members, size)]
+    return _seen(problem, theta, order, batches, None).at(order.argsort().to(problem.device))
+
+
+def _seen(problem: Problem, theta: Tensor, index: Tensor, batches: Sequence[Tensor], statistics: Statistics) -> LastLayer:
+    """What the last layer sees of some points, batch by batch."""
     weight, bias = cast(Any, problem.model).head(theta)
     parts = []
     with torch.no_grad():
-        for part in torch.split(index, BATCH):
+        for batch in batches:
             with problem.fast():
-                features = problem.model.features(theta, problem.batch(part)[0], statistics)
+                features = problem.model.features(theta, problem.batch(batch)[0], statistics)
             parts.append(features.to(problem.dtype))
         features = torch.cat(parts)
         log_probs = (features @ weight.T + bias).log_softmax(1)

@@ -24,7 +24,7 @@ from pseudocore.parts.losses import Loss, per_example
 from pseudocore.parts.unroll import Drawn, Energy, View, seen
 
 __all__ = ["Info", "Settings", "State", "Tiles", "begin", "coreset", "energy_and_view", "energy_on", "expert_path", "move", "near", "seen",
-           "view_of"]  # fmt: skip
+           "tiled", "view_of"]  # fmt: skip
 
 
 class State(NamedTuple):
@@ -140,7 +140,11 @@ def energy_on(problem: Problem, y: Tensor, loss: Loss = "cross-entropy") -> Mean
 
 def view_of(problem: Problem, *, factor: int = 1) -> View:
     """The problem's augmentation, or none; of the tiles, where a stored image holds several."""
-    augment = problem.augment
+    return tiled(problem.augment, factor)
+
+
+def tiled(augment: View | None, factor: int) -> View:
+    """What stored images of `factor` by `factor` tiles show of themselves, augmented or not."""
     if factor == 1:
         return augment or (lambda x, _: x)
     if augment is None or isinstance(augment, Drawn):
