@@ -95,7 +95,7 @@ def _one(way: Inference, problem: Problem, coreset: Coreset, seed: int, extras: 
     with stage("predict", problem.device):
         metrics = measure(predict, in_batches(problem.data.test), problem.num_classes)
         if extras.published:
-            more |= published_scores(predict, in_batches(problem.data.test, 256))
+            more |= published_scores(predict, in_batches(problem.data.test))
     sweep: dict[tuple[str, int], Metrics] = {}
     if corrupted or extras.foreign is not None:
         with stage("robustness", problem.device):

@@ -50,21 +50,24 @@ def batchwise_ece(log_probs: Tensor, y: Tensor, batch_size: int = 256, num_bins:
     return sum(Tally.empty(log_probs.shape[1], num_bins).add(p, part).result().ece * len(part) for p, part in parts) / len(y)
 
 
-def published_scores(predict: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """All quirks over a test set in the batches given, one of them in memory at a time; a predictor without draws counts as one."""
+def published_scores(predict: Any, batches: Iterable[tuple[Tensor, Tensor]], batch_size: int = 256) -> dict[str, float]:
+    """All quirks over a test set in the batches given, one of them in memory at a time; a predictor without draws counts as one.
+
+    Each batch is cut into those of the published evaluators, so but the last it should be a multiple of `batch_size`.
+    """
     nll = ece = 0.0
     num = 0
-    moments = [*getattr(predict, "earlier", ()), predict]
-    right = [0] * len(moments)
+    earlier = getattr(predict, "earlier", ())
+    right = [0] * (len(earlier) + 1)
     for x, y in batches:
         each = torch.stack(list(predict.each(x)) if hasattr(predict, "each") else [predict(x)]).cpu()  # (draws, batch, classes)
         mean = each.double().logsumexp(0) - math.log(len(each))
-        nll += batch_mean_nll(each, y, len(y)) * len(y)
-        ece += batchwise_ece(mean, y, len(y)) * len(y)
+        nll += batch_mean_nll(each, y, batch_size) * len(y)
+        ece += batchwise_ece(mean, y, batch_size) * len(y)
         num += len(y)
-        if len(moments) > 1:
-            right = [so_far + int((moment(x).argmax(1).cpu() == y).sum()) for so_far, moment in zip(right, moments, strict=True)]
-    best = {"published_accuracy": max(right) / num} if len(moments) > 1 else {}
+        found = [mean, *(moment(x).cpu() for moment in earlier)]
+        right = [so_far + int((log_probs.argmax(1) == y).sum()) for so_far, log_probs in zip(right, found, strict=True)]
+    best = {"published_accuracy": max(right) / num} if earlier else {}
     return {**best, "published_nll": nll / num, "published_ece": ece / num}
 
 
