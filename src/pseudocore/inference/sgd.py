@@ -5,7 +5,7 @@ r"""Plain training on a coreset: stochastic gradient descent with momentum, one 
 $$ v \leftarrow \mu v + \eta_t \left(\nabla_\theta \sum_m \bar w_m \log p(y_m \mid x_m, \theta) - \delta\,\theta\right), \qquad
    \theta \leftarrow \theta + v, \qquad \bar w_m = w_m / \textstyle\sum w $$
 
-with $\eta_t$ falling from `step_size` to 0 along a cosine. `ensemble` does it from `num_members` starting points at once and
+with $\eta_t$ falling from `step_size` to 0 along a cosine, or by steps. `ensemble` does it from `num_members` starting points at once and
 averages the predicted probabilities (Lakshminarayanan et al. 2017). `sgd` follows the Sampler protocol: an optimiser is a
 chain at temperature zero.
 
@@ -13,20 +13,22 @@ Cost: `num_steps` gradients on at most `batch_size` points, times `num_members`.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.compile import Stepper
 from pseudocore.core.config import Count, Fraction, NonNegative, Positive, Range
+from pseudocore.core.errors import ConfigError
 from pseudocore.core.gradient import gradient_of
-from pseudocore.core.problem import Problem
+from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference.predict import Predictive, averaged
 from pseudocore.parts.adam import cosine
+from pseudocore.parts.cutmix import mixed
 
 __all__ = ["SGD", "Ensemble"]
 
@@ -55,6 +57,10 @@ class Settings:
     """Pull towards zero."""
     batch_size: Count = 256
     """Points per step; coresets up to this size are used whole."""
+    schedule: Literal["cosine", "steps"] = "cosine"
+    """How the step size falls: to 0 along a cosine, or to a fifth after two thirds of the steps and again after five sixths."""
+    cutmix: Annotated[float, Range(low=0, high=1)] = 0.0
+    """Probability that a step shows images with a box of another image in them, and their labels in its share."""
 
 
 @inferences.register("sgd", kind="point", paper="plain training")
@@ -73,12 +79,19 @@ class SGD(Settings):
         """One step up `log_density`, which for a batch of thetas is a vector whose entries do not interact."""
         uphill = gradient_of(lambda theta: log_density(theta, rng).sum())(state.theta)
         force = uphill - self.weight_decay * state.theta
-        step_size = self.step_size * cosine(state.step, self.num_steps)
+        step_size = self.step_size * self._share(state.step)
         velocity = self.momentum * state.velocity + step_size * force
         return State(state.theta + velocity, velocity, state.step + 1), Info(uphill.norm())
 
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predictive:
         return _train(self, problem, coreset, rng, num_members=1)
+
+    def _share(self, step: Tensor) -> Tensor:
+        """Of the initial step size, at a step."""
+        if self.schedule == "cosine":
+            return cosine(step, self.num_steps)
+        falls = (3 * step >= 2 * self.num_steps).to(step) + (6 * step >= 5 * self.num_steps).to(step)
+        return 0.2**falls
 
 
 @inferences.register("ensemble", kind="ensemble", paper="Lakshminarayanan et al. 2017, arXiv 1612.01474")
@@ -95,7 +108,9 @@ class Ensemble(Settings):
 
 
 def _train(sgd: SGD, problem: Problem, coreset: Coreset, rng: Rng, *, num_members: int) -> Predictive:
-    x, log_density = problem.inputs(coreset.x), _mean_log_likelihood(problem, coreset, sgd.batch_size)
+    if sgd.cutmix > 0 and not problem.data.is_images:
+        raise ConfigError(f"cutmix mixes images, but {problem.data.name!r} has features of shape {problem.data.shape}; leave it at 0")
+    x, log_density = problem.inputs(coreset.x), _mean_log_likelihood(problem, coreset, sgd.batch_size, sgd.cutmix)
     theta = problem.model.init(rng("theta"), num=num_members, device=problem.device, dtype=problem.dtype)
     state = sgd.init(log_density, theta[0] if num_members == 1 else theta, rng)
     step_once = Stepper(lambda _, state, rng: sgd.step(log_density, state, rng), problem)
@@ -110,8 +125,8 @@ def _train(sgd: SGD, problem: Problem, coreset: Coreset, rng: Rng, *, num_member
     return predictive
 
 
-def _mean_log_likelihood(problem: Problem, coreset: Coreset, batch_size: int) -> LogDensity:
-    """Weighted mean log-likelihood on the coreset, estimated on a random batch when it is larger than one."""
+def _mean_log_likelihood(problem: Problem, coreset: Coreset, batch_size: int, chance: float) -> LogDensity:
+    """Weighted mean log-likelihood on the coreset, estimated on a random batch when it is larger than one; mixed with some chance."""
     x, y = problem.inputs(coreset.x), coreset.targets.to(problem.device)
     y = y.to(problem.dtype) if y.is_floating_point() else y
     weight = (coreset.weight / coreset.weight.mean()).to(problem.device, problem.dtype)
@@ -121,6 +136,11 @@ def _mean_log_likelihood(problem: Problem, coreset: Coreset, batch_size: int) ->
         if len(x) > batch_size:
             part = rng("batch").integers(len(x), batch_size, device=x.device)
         inputs = x[part] if problem.augment is None else problem.augment(x[part], rng("augment"))
-        return (weight[part] * problem.log_likelihood(theta, inputs, y[part])).mean(-1)
+        if chance == 0:
+            return (weight[part] * problem.log_likelihood(theta, inputs, y[part])).mean(-1)
+        mix, labels, weights = mixed(inputs, chance, rng("cutmix")), y[part], weight[part]
+        log_probs = problem.model.logits(theta, mix.x).log_softmax(-1)
+        own, other = (weights[which] * label_log_likelihood(log_probs, labels[which]) for which in (slice(None), mix.partner))
+        return torch.lerp(own, other, mix.share).mean(-1)
 
     return log_density

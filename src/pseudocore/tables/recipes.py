@@ -19,6 +19,7 @@ from pseudocore.tables import headers, own
 from pseudocore.tables.cells import Cell
 from pseudocore.tables.fields import fields
 from pseudocore.tables.headers import Way
+from pseudocore.tables.published import printed
 
 __all__ = ["PUBLISHED", "TRUE", "Missing", "Recipe", "changed", "find_recipe"]
 
@@ -128,11 +129,17 @@ def _recipe(cell: Cell, name: str, path: Path, found: Mapping[str, Any]) -> Reci
 
 
 def _borrowed(cell: Cell, method: str, stem: str, variant: str, presets: Mapping[str, Path]) -> Recipe | Missing:
-    """The recipe of another method of the same paper, of this variant or at least a selector's, with this selector in its place."""
+    """The recipe of another method of the same paper, of this variant and table where possible, with this selector in its place."""
     network = cell.model.partition("->")[0]
     taken = fields(methods[method].make) - set(_OF_THEIR_METHOD)
     alike = {name: _read(name, path) for name, path in presets.items() if name.startswith(f"{cell.paper}/{stem}-")}
-    for name in sorted(alike, key=lambda name: (not name.endswith(variant), methods[alike[name]["method"]].kind != "select")):
+    beside = {one.method for one in printed() if f"{one.paper}-{one.table}" == cell.table}
+
+    def unlike(name: str) -> tuple[bool, bool, bool]:
+        method = alike[name]["method"]
+        return not name.endswith(variant), method not in beside, methods[method].kind != "select"
+
+    for name in sorted(alike, key=unlike):
         found = alike[name]
         if found.get("setup", {}).get("model") == network:
             options = {key: value for key, value in found["options"].items() if key in taken}
