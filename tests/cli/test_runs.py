@@ -112,6 +112,19 @@ def test_the_way_to_go_on_after_overwrite_does_not_overwrite(cli: Callable[[str]
     assert said.err == f"interrupted; go on with: pseudocore {REDUCE} --resume\n"
 
 
+def test_overwrite_keeps_the_old_run_until_the_new_one_has_something(
+    cli: Callable[[str], Any], done: Done, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done(REDUCE)
+    done("evaluate run --num-steps 2 --seeds 1")
+    before = _contents("run")
+    monkeypatch.setattr("pseudocore.api.run", _stopped)
+    said = cli(f"{REDUCE} --overwrite --seed 1")
+    assert said.code == 130
+    assert said.err == "interrupted; run holds its earlier run again\n"
+    assert _contents("run") == before
+
+
 def _stopped(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 

@@ -89,7 +89,9 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             loop_options = {"checkpoint_every": checkpoint_every, "checkpoint_seconds": checkpoint_seconds, "compile": compile}
             stopped = _carry_out(settled, problem, folder, **loop_options)
             if stopped is not None:
-                err.print(f"{stopped}; go on with: {_resuming(words)}")
+                folder.close()
+                way_on = f"{out} holds its earlier run again" if folder.gave_way else f"go on with: {_resuming(words)}"
+                err.print(f"{stopped}; {way_on}")
                 return 130
             return _tell(folder, json)
 
