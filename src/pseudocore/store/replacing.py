@@ -9,13 +9,15 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from pseudocore.core.errors import RunError
 from pseudocore.store.artifact import CORESET_FILE
 from pseudocore.store.checkpoints import CHECKPOINT_FILE
 from pseudocore.store.files import partial_of, writing
-from pseudocore.store.manifest import MANIFEST_FILE
+from pseudocore.store.lock import LOCK_FILE
+from pseudocore.store.manifest import MANIFEST_FILE, is_manifest
 from pseudocore.store.metrics import METRICS_FILE
 
-__all__ = ["CONFIG_FILE", "CONTINUAL", "EVALUATIONS", "json_files", "make_way", "settle"]
+__all__ = ["CONFIG_FILE", "CONTINUAL", "EVALUATIONS", "json_files", "make_way", "refuse_own_file", "settle"]
 
 CONFIG_FILE = "config.toml"
 EVALUATIONS = "evaluations"
@@ -53,6 +55,16 @@ def settle(path: Path) -> bool:
         _move(aside, path, reversed(_own_files(aside)))
         shutil.rmtree(aside)
     return True
+
+
+def refuse_own_file(path: Path) -> None:
+    """Refuse to write a page or a copy in the place of a file that a run, or a buffer of experts, cannot do without."""
+    folder = path.parent.resolve()
+    home = folder.parent if folder.name in (EVALUATIONS, CONTINUAL, _REPLACED) else folder
+    is_ours = (home / LOCK_FILE).exists() or is_manifest(home / MANIFEST_FILE)
+    is_needed = folder != home or path.name in (*_FILES, LOCK_FILE) or path.match("expert-*.safetensors")
+    if is_ours and is_needed and path.exists():
+        raise RunError(f"{path} belongs to what is kept in {path.parent}, and is left alone; name another file")
 
 
 def json_files(folder: Path) -> list[Path]:
