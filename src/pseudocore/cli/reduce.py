@@ -13,7 +13,6 @@ from pseudocore.cli import flags as flagging
 from pseudocore.cli import presets
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
-from pseudocore.cli.stopping import polite_stop
 from pseudocore.core.compile import COMPILE_HELP, Compile
 from pseudocore.core.config import options
 from pseudocore.core.cost import recording
@@ -82,7 +81,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             reduction = api.Reduction.from_config({**table, "options": {**table["options"], "per_class": budget}})
         settled = api.resolved(reduction, problem)
         command = shlex.join(["pseudocore", NAME, *words])
-        with Run.create(out, settled.to_config(), resume=resume, overwrite=overwrite, command=command) as folder, polite_stop():
+        with Run.create(out, settled.to_config(), resume=resume, overwrite=overwrite, command=command) as folder:
             if folder.finished:
                 err.print(f"{out} is finished already; nothing to do")
                 return _tell(folder, json)
