@@ -156,6 +156,28 @@ def test_a_run_goes_on_with_the_data_it_was_begun_on(
     assert "begun on another 'mine'" in refused(f"{line} --resume")
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [{"seconds": "long"}, {"points": [1]}, {"cost": {"reduce": 3}}, {"cost": 3}, {"seconds": None}, {"points": 10, "num_steps": None}],
+)
+def test_a_finished_run_with_an_edited_manifest_is_a_sentence(refused: Refused, done: Done, cli: Done, entry: dict[str, Any]) -> None:
+    done(REDUCE)
+    Path("run/manifest.json").write_text(json.dumps(_manifest() | entry))
+    said = cli(f"{REDUCE} --resume")
+    assert said.code == 2
+    assert "run/manifest.json is damaged" in said.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "entry", [{"resumed": None}, {"seconds": "long"}, {"cost": {"reduce": {"seconds": 1}}}, {"experts": {"num_experts": "2"}}]
+)
+def test_an_interrupted_run_with_an_edited_manifest_is_a_sentence(interrupted: str, refused: Refused, entry: dict[str, Any]) -> None:
+    Path("run/manifest.json").write_text(json.dumps(_manifest() | entry))
+    before = _contents("run")
+    assert "run/manifest.json is damaged" in refused(f"{LONGER} --resume")
+    assert _contents("run") == before
+
+
 def test_two_writers_cannot_share_a_run(refused: Refused) -> None:
     with Run.create("run", {"method": "vbpc"}):
         for flag in ("", "--resume", "--overwrite"):

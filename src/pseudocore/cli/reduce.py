@@ -16,7 +16,7 @@ from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
 from pseudocore.core.compile import COMPILE_HELP, Compile
 from pseudocore.core.config import options
 from pseudocore.core.cost import recording
-from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.setup import Setup
@@ -149,6 +149,8 @@ def _resuming(words: Sequence[str]) -> str:
 
 def _tell(folder: Run, as_json: bool) -> int:
     facts = {"run": str(folder.path), **{name: folder.manifest.get(name) for name in ("status", "points", "num_steps", "seconds")}}
+    if lost := [name for name, value in facts.items() if value is None]:
+        raise ArtifactError(f"{folder.path}/manifest.json is damaged: it does not say {lost[0]}; the coreset itself can still be used")
     if as_json:
         print_json(facts)
     else:

@@ -20,7 +20,7 @@ from pseudocore.store.artifact import CORESET_FILE, load_coreset, save_coreset
 from pseudocore.store.checkpoints import CHECKPOINT_FILE, CheckpointFile
 from pseudocore.store.files import StrPath, write_bytes, writing
 from pseudocore.store.lock import LOCK_FILE, Lock
-from pseudocore.store.manifest import MANIFEST_FILE, is_anothers, is_manifest, new_manifest, now, read_manifest
+from pseudocore.store.manifest import MANIFEST_FILE, check_entries, is_anothers, is_manifest, new_manifest, now, read_manifest
 from pseudocore.store.metrics import METRICS_FILE, MetricsFile
 from pseudocore.store.replacing import CONFIG_FILE, CONTINUAL, EVALUATIONS, json_files, make_way, settle
 
@@ -84,6 +84,7 @@ class Run:
     @classmethod
     def _resume(cls, path: Path, given: dict[str, Any], lock: Lock) -> "Run":
         manifest = read_manifest(path / MANIFEST_FILE)
+        check_entries(manifest, path / MANIFEST_FILE)
         stored = _stored_config(path)
         if differences := _differences(stored, given):
             raise RunError(f"cannot resume {path} with another configuration ({'; '.join(differences)}); pass --overwrite to start again")
