@@ -80,8 +80,11 @@ def is_anothers(path: Path) -> bool:
 def read_manifest(path: Path) -> dict[str, Any]:
     """The checked manifest; `ArtifactError` when it is no JSON object, `RunError` when it is not a run's or a later one's."""
     manifest = strict_json.read(path)
-    if manifest.get("kind") != _KIND or type(manifest.get("schema")) is not int or not isinstance(manifest.get("status"), str):
-        raise RunError(f"{path} is not the manifest of a run of pseudocore")
+    if manifest.get("kind") != _KIND:
+        kind = manifest.get("kind")
+        raise RunError(f"{path} is not the manifest of a run of pseudocore" + (f", but of {kind!r}" if isinstance(kind, str) else ""))
+    if type(manifest.get("schema")) is not int or not isinstance(manifest.get("status"), str):
+        raise RunError(f"{path} is damaged: it does not say its schema or its status")
     if manifest["schema"] > SCHEMA:
         raise RunError(
             f"{path.parent} was made by a later pseudocore (schema {manifest['schema']}, this one reads up to {SCHEMA}); upgrade to use it"

@@ -79,7 +79,8 @@ class Run:
             raise RunError(f"{path} is a file, not the folder of a run" if os.path.exists(path) else f"there is no folder {path}")
         if not (path / MANIFEST_FILE).exists():
             raise RunError(f"{path} is not a run: it holds no {MANIFEST_FILE}")
-        return cls(path, _stored_config(path), read_manifest(path / MANIFEST_FILE))
+        manifest = read_manifest(path / MANIFEST_FILE)  # first: what is no run has no configuration to miss
+        return cls(path, _stored_config(path), manifest)
 
     @classmethod
     def _resume(cls, path: Path, given: dict[str, Any], lock: Lock) -> "Run":
