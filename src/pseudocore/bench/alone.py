@@ -56,11 +56,11 @@ def serve() -> None:
     """Answer requests from standard input until it ends."""
     import torch._dynamo  # noqa: F401  comes with the first gradient, and takes seconds
 
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever else is printed is no answer
-    for line in sys.stdin:
-        answers.write(_answer_of_child(strict_json.decode(line), sys.stdin) + "\n")
-        answers.flush()
+    with contextlib.suppress(BrokenPipeError):  # nobody is left to answer
+        for line in sys.stdin:
+            answers.write((_answer_of_child(strict_json.decode(line), sys.stdin) + "\n").encode())
 
 
 def _answer_of_child(table: dict[str, Any], *callers: IO[str]) -> str:
