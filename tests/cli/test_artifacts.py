@@ -2,6 +2,8 @@
 
 import json
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +126,46 @@ def test_exports_that_cannot_be_written_are_refused(run: None, refused: Refused)
     assert "cannot write file/x.npz" in refused("export run file/x.npz")
     assert "is not empty" in refused("export run run --format png")
     assert "cannot write gone/report.html" in refused("report run --out gone/report.html")
+
+
+def _full_screen(line: str) -> subprocess.CompletedProcess[str]:
+    with open("/dev/full", "w") as full:
+        return subprocess.run([sys.executable, "-m", "pseudocore", *line.split()], stdout=full, stderr=subprocess.PIPE, text=True)
+
+
+def test_an_evaluation_that_cannot_be_shown_is_still_kept(run: None) -> None:
+    said = _full_screen(EVALUATE)
+    assert (said.returncode, said.stderr) == (2, "pseudocore: the operating system refused: [Errno 28] No space left on device\n")
+    assert [file.name for file in Path("run/evaluations").iterdir()] == ["last-layer-vi.num_steps-2.json"]
+
+
+def test_what_else_is_asked_for_is_kept_under_a_name_of_its_own(run: None, done: Done) -> None:
+    for words in ("", "--published", "--landscape", "--num-robust 5", "--severity 1 --num-robust 5", "--severity 1 --num-robust 6"):
+        done(f"{EVALUATE} {words}")
+    words = ("", "published-yes.", "landscape-yes.", "num_robust-5.", "num_robust-6.")
+    names = [file.name for file in Path("run/evaluations").iterdir()]
+    assert len(names) == 5  # without --severity or --ood, --num-robust changes nothing
+    assert all(any(word in name for name in names) for word in words)
+    rows = json.loads(done("compare run --json").out)
+    assert len(rows) == 3  # the first three measured the same networks
+    assert "published_nll" in rows[0]["metrics"]
+
+
+@pytest.mark.parametrize(
+    "file", ["coreset.safetensors", "manifest.json", "config.toml", "evaluations/sgd.json", ".pseudocore.lock", "../run/manifest.json"]
+)
+def test_a_file_of_a_run_is_never_taken_for_a_place_to_write_to(run: None, refused: Refused, own_world: Path, file: str) -> None:
+    (own_world / "run/evaluations").mkdir()
+    (own_world / "run/evaluations/sgd.json").write_text("{}")
+    before = (own_world / "run" / file).read_bytes()
+    for verb in ("export run", "report run --out", "continual run --out", "bench --out"):
+        assert "is left alone; name another file" in refused(f"{verb} run/{file}")
+    assert (own_world / "run" / file).read_bytes() == before
+
+
+def test_other_files_in_a_run_can_be_written(run: None, done: Done) -> None:
+    done("export run run/points.npz")
+    done("export run run/points.npz")
 
 
 def test_features_cannot_become_pictures(done: Done, refused: Refused) -> None:

@@ -19,12 +19,29 @@ def test_it_prints_a_table_and_the_report_shows_the_curve(done: Callable[[str], 
     said = done(f"{QUICK} --out kept.json")
     assert [line.split()[:3] for line in said.out.splitlines()[1:3]] == [["1", "5", "10"], ["2", "10", "20"]]
     kept = Run.open(own_world / "runs/u").continual()
-    assert list(kept) == ["sgd-2-stages"]
-    assert kept["sgd-2-stages"] == json.loads((own_world / "kept.json").read_text())
+    assert list(kept) == ["sgd-2-stages.num_steps-5"]
+    assert kept["sgd-2-stages.num_steps-5"] == json.loads((own_world / "kept.json").read_text())
     done("report runs/u --out page.html")
     page = (own_world / "page.html").read_text()
     assert "Classes arrive in stages" in page
     assert "None of these runs has been evaluated yet" in page
+
+
+def test_another_way_does_not_replace_what_is_kept(done: Callable[[str], Any], own_world: Path) -> None:
+    done(REDUCE)
+    for steps in (2, 3):
+        done(f"continual runs/u --stages 2 --seeds 1 --num-steps {steps}")
+    assert len(Run.open(own_world / "runs/u").continual()) == 2
+
+
+def test_numbers_that_cannot_be_kept_are_still_shown(done: Callable[[str], Any], cli: Callable[[str], Any], own_world: Path) -> None:
+    done(REDUCE)
+    (own_world / "runs/u/continual").write_text("a file where a folder should be")
+    said = cli(f"{QUICK} --out kept.json")
+    assert said.code == 2
+    assert said.err.splitlines()[-1].startswith("pseudocore: cannot write runs/u/continual")
+    assert "accuracy" in said.out.splitlines()[0]
+    assert len(json.loads((own_world / "kept.json").read_text())["stages"]) == 4
 
 
 def test_json_is_one_document(done: Callable[[str], Any]) -> None:

@@ -112,6 +112,19 @@ def test_the_way_to_go_on_after_overwrite_does_not_overwrite(cli: Callable[[str]
     assert said.err == f"interrupted; go on with: pseudocore {REDUCE} --resume\n"
 
 
+def test_overwrite_keeps_the_old_run_until_the_new_one_has_something(
+    cli: Callable[[str], Any], done: Done, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done(REDUCE)
+    done("evaluate run --num-steps 2 --seeds 1")
+    before = _contents("run")
+    monkeypatch.setattr("pseudocore.api.run", _stopped)
+    said = cli(f"{REDUCE} --overwrite --seed 1")
+    assert said.code == 130
+    assert said.err == "interrupted; run holds its earlier run again\n"
+    assert _contents("run") == before
+
+
 def _stopped(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
@@ -141,6 +154,28 @@ def test_a_run_goes_on_with_the_data_it_was_begun_on(
         assert cli(line).code == 130
     npz("mine", train_x=np.random.default_rng(2).integers(0, 256, (40, 8, 8), dtype=np.uint8))
     assert "begun on another 'mine'" in refused(f"{line} --resume")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"seconds": "long"}, {"points": [1]}, {"cost": {"reduce": 3}}, {"cost": 3}, {"seconds": None}, {"points": 10, "num_steps": None}],
+)
+def test_a_finished_run_with_an_edited_manifest_is_a_sentence(refused: Refused, done: Done, cli: Done, entry: dict[str, Any]) -> None:
+    done(REDUCE)
+    Path("run/manifest.json").write_text(json.dumps(_manifest() | entry))
+    said = cli(f"{REDUCE} --resume")
+    assert said.code == 2
+    assert "run/manifest.json is damaged" in said.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "entry", [{"resumed": None}, {"seconds": "long"}, {"cost": {"reduce": {"seconds": 1}}}, {"experts": {"num_experts": "2"}}]
+)
+def test_an_interrupted_run_with_an_edited_manifest_is_a_sentence(interrupted: str, refused: Refused, entry: dict[str, Any]) -> None:
+    Path("run/manifest.json").write_text(json.dumps(_manifest() | entry))
+    before = _contents("run")
+    assert "run/manifest.json is damaged" in refused(f"{LONGER} --resume")
+    assert _contents("run") == before
 
 
 def test_two_writers_cannot_share_a_run(refused: Refused) -> None:

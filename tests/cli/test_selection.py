@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pseudocore
@@ -70,3 +71,8 @@ def test_the_best_moment_is_printed_beside_the_last(done: Done) -> None:
     done("reduce uniform digits --ipc 1 --model mlp --width 8 --out run")
     said = done("evaluate run --inference sgd --num-steps 6 --num-moments 3 --seeds 1 --published").out
     assert "published_accuracy" in said
+
+
+def test_margin_needs_something_to_decide_between(refused: Refused, npz: Callable[..., str]) -> None:
+    data = npz("one", train_y=np.zeros(40, int), test_y=np.zeros(20, int))
+    assert refused(f"reduce margin {data} --ipc 1 --model linear --out run") == "margin needs two classes or more to decide between"

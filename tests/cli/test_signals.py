@@ -82,6 +82,22 @@ def test_a_polite_stop_works_in_the_background_where_ctrl_c_is_ignored() -> None
     assert _status() == "interrupted"
 
 
+def test_a_polite_stop_of_any_verb_ends_like_ctrl_c() -> None:
+    process = _start("testbed --num-steps 1000000")
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until and not _catches(process, signal.SIGTERM):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "interrupted\n")
+
+
+def _catches(process: subprocess.Popen[str], number: signal.Signals) -> bool:
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    caught = next(line.split()[1] for line in lines if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def test_a_run_killed_twice_ends_as_if_never_killed(done: Done) -> None:
     code, out, err = _stop_at_next_checkpoint(_start(REDUCE), signal.SIGKILL)
     assert (code, out, err) == (-signal.SIGKILL, "", "")

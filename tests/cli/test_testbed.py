@@ -1,6 +1,8 @@
 """pseudocore testbed: numbers, figures, one JSON document, and refusals."""
 
+import errno
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -8,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pseudocore.testbed import Curve
 
 QUICK = "testbed --dim 2 --num-points 12 --num-steps 4 --num-draws 3 --size 3 --size 6"
 
@@ -43,6 +47,33 @@ def test_without_matplotlib_the_numbers_are_kept(done: Callable[[str], Any], own
     said = done(f"{QUICK} --method psvi --out bed")
     assert 'pip install "pseudocore[report]"' in said.err
     assert [path.name for path in (own_world / "bed").iterdir()] == ["testbed.json"]
+
+
+def test_numbers_that_cannot_be_kept_are_still_shown(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pseudocore.store.files.os.fsync", full)
+    said = cli(f"{QUICK} --method psvi --out bed")
+    assert said.code == 2
+    assert said.err == "pseudocore: cannot write bed/testbed.json: no space left on device; what was saved before is intact\n"
+    assert len(re.findall(r"^psvi +[36] ", said.out, re.MULTILINE)) == 2
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_before_the_work(refused: Callable[[str], str], own_world: Path) -> None:
+    (own_world / "bed").write_text("mine")
+    assert refused("testbed --out bed") == "bed is a file; --out takes a folder, for the numbers and the figures"
+
+
+def test_a_divergence_of_nothing_did_not_fall(done: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its share of what it was is 0 / 0."""
+
+    def run(bed: Any, *, on_curve: Callable[[Any], None], **_: Any) -> None:
+        on_curve(Curve("psvi", 3, [0, 1], {"reverse_kl": [0.0, 0.0], "forward_kl": [2.0, 1.0], "w2_squared": [0.0, 1.0]}))
+
+    monkeypatch.setattr("pseudocore.testbed.run", run)
+    assert json.loads(done("testbed --json").out)["curves"][0]["fell"] == {"reverse_kl": "NaN", "forward_kl": 0.5, "w2_squared": "NaN"}
+    assert done("testbed").out.splitlines()[1].split()[-1] == "nan%"
 
 
 @pytest.mark.parametrize(

@@ -403,3 +403,22 @@ def test_wrong_sizes_are_refused() -> None:
         condense(PSVI(), Regression(), x, torch.zeros(4, 1, dtype=DOUBLE), 2)
     with pytest.raises(ConfigError, match=r"noise = 0\.0 must be a positive number"):
         Location(noise=0.0)
+
+
+# --- numbers that leave no posterior ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance", ["moments", "draws"])
+@pytest.mark.parametrize(("prior_scale", "jitter"), [(1e12, 0.5), (1.0, 1e12), (1.0, 1e25)])
+def test_a_beginning_that_cannot_be_inverted_says_what_to_change(covariance: Any, prior_scale: float, jitter: float) -> None:
+    problem = build(Setup(data="moons", model="linear", prior_scale=prior_scale))
+    with pytest.raises(ConfigError, match="a smaller prior_scale or jitter would work"):
+        PSVI(per_class=2, jitter=jitter, covariance=covariance).init(problem, Rng(0))
+
+
+@pytest.mark.parametrize("options", [{"weight_lr": 1e20}, {"point_lr": 1e8, "covariance": "draws"}])
+def test_steps_too_long_are_a_divergence_with_its_last_good_points(options: dict[str, Any]) -> None:
+    problem = build(Setup(data="moons", model="linear"))
+    outcome = run(PSVI(per_class=2, num_steps=5, **options), problem, seed=0)
+    assert outcome.status == "diverged"
+    assert "became NaN or infinite" in outcome.reason

@@ -162,6 +162,18 @@ def test_infer_gives_a_function_of_raw_inputs(made: Coreset, inference: str) -> 
     assert torch.equal(predict(x), predict(x.float() / 255))
 
 
+@pytest.mark.parametrize("inference", ["last-layer-vi", "sgd", "laplace"])
+def test_inputs_of_another_shape_or_unit_are_refused(made: Coreset, inference: str) -> None:
+    predict = pseudocore.infer(made, inference, num_steps=3)
+    x = digits().test.x[:5]
+    for wrong in (x[:, :, :7], x[0], x.flatten(1), x.expand(5, 3, 8, 8)):
+        with pytest.raises(DataError, match=r"must have shape \(n, 1, 8, 8\), not "):
+            predict(wrong)
+    with pytest.raises(DataError, match="these reach 255; divide them by 255, or give uint8"):
+        predict(x.float())
+    assert predict(made.x).shape == (len(made), 10)  # learned pixels may leave 0 to 1
+
+
 def test_infer_takes_an_inference_as_a_value(made: Coreset) -> None:
     x = digits().test.x[:5]
     by_value, by_name = pseudocore.infer(made, LastLayerVI(num_steps=3)), pseudocore.infer(made, num_steps=3)

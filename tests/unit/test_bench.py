@@ -6,6 +6,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -257,6 +258,17 @@ def test_a_process_that_ends_is_no_fault_of_the_rest(monkeypatch: pytest.MonkeyP
 def test_a_child_that_is_killed_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alone, "_answer", lambda _: os.kill(os.getpid(), signal.SIGKILL))
     assert json.loads(alone._answer_of_child({})) == {"failed": "its process was ended by signal 9, for want of memory perhaps"}
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_ends_with_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "_answer", lambda _: time.sleep(60))
+    reader, writer = os.pipe()
+    os.close(writer)  # as when the caller is killed
+    began = time.monotonic()
+    with os.fdopen(reader) as caller:
+        assert "ended by signal 9" in alone._answer_of_child({}, caller)
+    assert time.monotonic() - began < 30
 
 
 @pytest.fixture

@@ -266,6 +266,43 @@ def test_a_foreign_file_is_refused(tmp_path: Path, change: dict[str, Any], words
         stored(tmp_path, [one], {})
 
 
+@pytest.mark.parametrize(
+    ("change", "entry"),
+    [
+        ({"settings": 3}, "settings"),
+        ({"settings": {"config": [1]}}, "settings.config"),
+        ({"status": None}, "status"),
+        ({"seconds": "long"}, "seconds"),
+        ({"num": 0}, "num"),
+        ({"changes": []}, "changes"),
+        ({"cost": {"reduce": 3}}, "cost.reduce"),
+        ({"evaluations": {}}, "evaluations.true"),
+        ({"evaluations": {"true": {}}}, "evaluations.true"),
+        ({"evaluations": {"true": {"inference": "sgd", "metrics": {"accuracy": 0.3}}}}, "evaluations.true"),
+        ({"evaluations": {"true": {"inference": "sgd", "metrics": {"accuracy": {"mean": "high", "sd": None}}}}}, "evaluations.true"),
+    ],
+)
+def test_an_edited_result_is_refused_in_a_sentence(tmp_path: Path, change: dict[str, Any], entry: str) -> None:
+    one = cell("kim2022-6", "cifar10-ipc10-herding-hmc")
+    path = keep(tmp_path, a_result(one, {"true": measured(0.3)}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    for read in (
+        lambda: make_plan([one], presets.available(), tmp_path, seeds=3),
+        lambda: render.render_all(tmp_path, presets.available()),
+    ):
+        with pytest.raises(ArtifactError, match=rf"herding-hmc\.json is damaged: its entry {entry} is not what belongs there"):
+            read()
+
+
+@pytest.mark.parametrize("change", [{"seconds": 3}, {"changes": {}}, {"evaluations": {"published": 1}}, {"evaluations": 7}, {"commit": 3}])
+def test_an_edited_result_of_the_trajectories_benchmark_is_refused_in_a_sentence(tmp_path: Path, change: dict[str, Any]) -> None:
+    (tmp_path / "kim2022-1").mkdir()
+    document = of_trajectories(recipe("kim2022-1", "cifar10-ipc10-bpc-fkl-hmc"), {"mh-correct": 0.4, "published": 0.3})
+    (tmp_path / "kim2022-1" / "any.json").write_text(json.dumps(document | change))
+    with pytest.raises(ArtifactError, match=r"any\.json is damaged"):
+        render.render_table("kim2022-1", tmp_path, presets.available())
+
+
 def test_results_of_the_preset_benchmark_are_read() -> None:
     found = cells("vbpc2025", presets.available())
     recipes = {one.name: recipe for one in found if isinstance(recipe := find_recipe(one, presets.available()), Recipe)}
@@ -278,20 +315,22 @@ def test_results_of_the_preset_benchmark_are_read() -> None:
 # --- rendering --------------------------------------------------------------------------------------------------------
 
 
+def of_trajectories(made_by: Recipe, ways: dict[str, float]) -> dict[str, Any]:
+    return {
+        "preset": made_by.preset, "changes": {"setup": {"precision": "bf16"}, "options": {"num_steps": 7}}, "config": {},
+        "status": "finished", "seconds": {"reduction": 5.0, "published": 2.0}, "peak_memory_mib": 100, "caveat": "why",
+        "evaluations": {way: measured(mean) | {"seeds": 3, "inference": "sgd" if "own" in way else "hmc"} for way, mean in ways.items()},
+        "date": "2026-11-16", "commit": "abc", "hardware": "a machine", "versions": {},
+    }  # fmt: skip
+
+
 def test_results_of_the_trajectories_benchmark_are_read(tmp_path: Path) -> None:
     """A table made by a protocol with known faults shows it beside ours; one that was not shows the preset's own inference."""
     found = {}
     for table, name in (("kim2022-1", "cifar10-ipc10-bpc-fkl-hmc"), ("tiwary2023-1", "cifar10-ipc10-bpc-cd-sgd")):
         made_by = recipe(table, name)
         ways = {"mh-correct": 0.4, "published": 0.3} | ({"preset's own": 0.2} if table != "kim2022-1" else {})
-        document = {
-            "preset": made_by.preset, "changes": {"setup": {"precision": "bf16"}, "options": {"num_steps": 7}}, "config": {},
-            "status": "finished", "seconds": {"reduction": 5.0, "published": 2.0}, "peak_memory_mib": 100, "caveat": "why",
-            "evaluations": {
-                way: measured(mean) | {"seeds": 3, "inference": "sgd" if "own" in way else "hmc"} for way, mean in ways.items()
-            },
-            "date": "2026-11-16", "commit": "abc", "hardware": "a machine", "versions": {},
-        }  # fmt: skip
+        document = of_trajectories(made_by, ways)
         (tmp_path / table).mkdir()
         (tmp_path / table / "any.json").write_text(json.dumps(document))
         found[table] = stored(tmp_path, [cell(table, name)], {name: made_by})[name]

@@ -6,12 +6,13 @@ child for every request. Requests and answers are lines of JSON. (The standard l
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -55,14 +56,15 @@ def serve() -> None:
     """Answer requests from standard input until it ends."""
     import torch._dynamo  # noqa: F401  comes with the first gradient, and takes seconds
 
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever else is printed is no answer
-    for line in sys.stdin:
-        answers.write(_answer_of_child(strict_json.decode(line)) + "\n")
-        answers.flush()
+    with contextlib.suppress(BrokenPipeError):  # nobody is left to answer
+        for line in sys.stdin:
+            answers.write((_answer_of_child(strict_json.decode(line), sys.stdin) + "\n").encode())
 
 
-def _answer_of_child(table: dict[str, Any]) -> str:
+def _answer_of_child(table: dict[str, Any], *callers: IO[str]) -> str:
+    """The child's answer; a child whose caller hangs up is ended, however long it would have measured."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -74,6 +76,9 @@ def _answer_of_child(table: dict[str, Any]) -> str:
             os._exit(0)  # whatever happened: the loop is the parent's
     os.close(writer)
     with os.fdopen(reader) as pipe:
+        ready, _, _ = select.select([pipe, *callers], [], [])
+        if pipe not in ready:  # a caller says nothing while it waits, so this one is gone
+            os.kill(child, signal.SIGKILL)
         answer = pipe.read()
     _, status = os.waitpid(child, 0)
     ended = f"by signal {os.WTERMSIG(status)}, for want of memory perhaps" if os.WIFSIGNALED(status) else "before it could answer"

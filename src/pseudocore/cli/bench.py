@@ -1,6 +1,6 @@
 """pseudocore bench: how fast steps are here, how much memory they take, and how that grows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,9 +11,11 @@ from pseudocore.bench.workload import SIZES, Workload, device_of
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json
 from pseudocore.cli.flags import Device, Json
+from pseudocore.cli.keeping import keep_and_show
 from pseudocore.core import config
 from pseudocore.core.compile import COMPILE_HELP, Compile
 from pseudocore.store import strict_json
+from pseudocore.store.replacing import refuse_own_file
 
 __all__ = ["NAME", "make_app"]
 
@@ -53,6 +55,8 @@ def _verb() -> Callable[..., Any]:
         json: Json = False,
         **given: Any,
     ) -> int:
+        if file is not None:
+            refuse_own_file(file)
         where = device_of(device)
         start = SIZES[size if size != "auto" else "full" if where == "cuda" else "small"]
         workload = config.build(Workload, {**config.to_dict(start), **flagging.given(given, Workload)}, what=NAME)
@@ -72,12 +76,16 @@ def _verb() -> Callable[..., Any]:
         )
         for line in lines.closing(document):
             err.print(line)
-        if file is not None:
-            strict_json.write(file, document)
-            err.print(f"numbers in {file}")
-        if json:
-            print_json(document)
+        keep_and_show(
+            lambda: print_json(document) if json else None,
+            *([] if file is None else [lambda: _keep(document, file)]),
+        )
         return 0
 
     bench.__doc__ = HELP
     return bench
+
+
+def _keep(document: Mapping[str, Any], file: Path) -> None:
+    strict_json.write(file, document)
+    err.print(f"numbers in {file}")

@@ -1,6 +1,6 @@
 """pseudocore continual RUN: class-incremental learning from a memory made as the run was made."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated, Any
@@ -12,11 +12,13 @@ from pseudocore import continual as protocol
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch
+from pseudocore.cli.keeping import file_name, keep_and_show
 from pseudocore.core.registry import inferences
 from pseudocore.data import load
 from pseudocore.evaluation.tables import format_metric, metric_title
 from pseudocore.setup import Reduction
 from pseudocore.store import strict_json
+from pseudocore.store.replacing import refuse_own_file
 from pseudocore.store.runs import Run
 
 __all__ = ["NAME", "make_app"]
@@ -47,6 +49,8 @@ def _verb(name: str) -> Callable[..., Any]:
         **given: Any,
     ) -> int:
         folder = Run.open(run)
+        if keep is not None:
+            refuse_own_file(keep)
         reduction = Reduction.from_config(folder.config)
         options, data = flagging.given(given, inferences[name].make), load(reduction.setup.data)
         with progress(f"continual on {run}", stages * seeds) as advance:
@@ -60,18 +64,20 @@ def _verb(name: str) -> Callable[..., Any]:
                 reduction, data, num_stages=stages, inference=name, options=options, seeds=seeds, device=device, on_stage=on_stage
             )
         document = {"run": str(run), "inference": name, "options": options, "stages": [stage._asdict() for stage in results]}
-        folder.save_continual(f"{name}-{stages}-stages", document)
-        if keep is not None:
-            strict_json.write(keep, document)
-            err.print(f"kept in {keep}")
-        if json:
-            print_json(document)
-        else:
-            out.print(_table(results))
+        keep_and_show(
+            lambda: print_json(document) if json else out.print(_table(results)),
+            lambda: folder.save_continual(file_name(f"{name}-{stages}-stages", options), document),
+            *([] if keep is None else [lambda: _copy(document, keep)]),
+        )
         return 0
 
     continual.__doc__ = HELP
     return continual
+
+
+def _copy(document: Mapping[str, Any], file: Path) -> None:
+    strict_json.write(file, document)
+    err.print(f"kept in {file}")
 
 
 def _table(results: Sequence[protocol.Stage]) -> Table:

@@ -1,7 +1,5 @@
 """pseudocore evaluate RUN: test-set metrics of Bayesian inference, or plain training, on a run's coreset."""
 
-import hashlib
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ from pseudocore import api
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
+from pseudocore.cli.keeping import file_name, keep_and_show
 from pseudocore.core.config import options
 from pseudocore.core.registry import inferences
 from pseudocore.evaluation.names import DETAILS
@@ -24,6 +23,7 @@ __all__ = ["NAME", "make_app"]
 
 NAME = "evaluate"
 HELP = "Evaluate a RUN: fit by --inference on its coreset, predict the test set, mean ± sd over fresh networks."
+NUM_ROBUST = 1000
 _CHANGEABLE = ("model", "width", "depth", "norm", "init", "preprocess", "augment", "siamese", "precision")
 
 
@@ -60,7 +60,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
             Parameter(help="Also score test images under all 15 corruptions at this severity, 1 to 5; repeat for several.", negative=""),
         ] = None,
         ood: Annotated[str | None, Parameter(help="Also tell test inputs from those of this other data set by uncertainty.")] = None,
-        num_robust: Annotated[int, AtLeastOne, Parameter(help="Test inputs used for --severity and --ood.")] = 1000,
+        num_robust: Annotated[int, AtLeastOne, Parameter(help="Test inputs used for --severity and --ood.")] = NUM_ROBUST,
         published: Annotated[
             bool, Switch, Parameter(help="Also give NLL and ECE as published evaluators compute them, to compare with printed numbers.")
         ] = False,
@@ -80,27 +80,16 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
                 severities=tuple(severity or ()), ood=ood, num_robust=num_robust, published=published, landscape=landscape,
                 on_seed=lambda seed, metrics: advance(seed + 1 - first_seed, {"accuracy": metrics.accuracy, "nll": metrics.nll}), **chosen,
             )  # fmt: skip
-        if json:
-            print_json(result["metrics"])
-        else:
-            scores = "  ".join(
-                f"{metric} {format_metric(score['mean'], score['sd'])}"
-                for metric, score in result["metrics"].items()
-                if metric not in DETAILS
-            )
-            out.print(f"{run}  {name}  {scores}  ({seeds} network{'s' * (seeds > 1)}, {result['seconds']:.1f} s)")
-        if result.get("chosen") and not json:
-            err.print(f"chosen, not on the test set: {_in_words(result['chosen'])}")
-        for sentence in result.get("warnings", []):
-            err.print(f"warning: {sentence}")
         elsewhere = {"data": result["data"]} if data is not None else {}
         elsewhere |= {"severity": "".join(map(str, severity))} if severity else {}
         elsewhere |= {"ood": result["ood"]} if ood is not None else {}
+        elsewhere |= {"num_robust": num_robust} if result["robust"] and num_robust != NUM_ROBUST else {}
+        added = {word: "yes" for word, asked in {"published": published, "landscape": landscape}.items() if asked}
         later = {"first_seed": first_seed} if first_seed else {}
-        command = shlex.join(["pseudocore", NAME, *words])
-        folder.save_evaluation(
-            _file_name(name, {**changes, **chosen, **elsewhere, **later}),
-            {**result, "reduction_cost": folder.manifest.get("cost"), "command": command},
+        kept = {**result, "reduction_cost": folder.manifest.get("cost"), "command": shlex.join(["pseudocore", NAME, *words])}
+        keep_and_show(
+            lambda: _show(result, f"{run}  {name}", json),
+            lambda: folder.save_evaluation(file_name(name, {**changes, **chosen, **elsewhere, **added, **later}), kept),
         )
         if not json:
             err.print(f"kept in {run}/evaluations; next: pseudocore compare {run} OTHER… or pseudocore report {run} --out report.html")
@@ -110,13 +99,18 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
     return evaluate
 
 
-def _file_name(inference: str, settings: Mapping[str, Any]) -> str:
-    """A name of its own for every way of evaluating, so that none overwrites another."""
-    text = ".".join([inference, *(f"{key}-{value}" for key, value in sorted(settings.items()))])
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", text)
-    if len(name) <= 120 and name == text:
-        return name
-    return f"{name[:100]}.{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+def _show(result: Mapping[str, Any], title: str, as_json: bool) -> None:
+    if as_json:
+        print_json(result["metrics"])
+    else:
+        scores = "  ".join(
+            f"{metric} {format_metric(score['mean'], score['sd'])}" for metric, score in result["metrics"].items() if metric not in DETAILS
+        )
+        out.print(f"{title}  {scores}  ({result['seeds']} network{'s' * (result['seeds'] > 1)}, {result['seconds']:.1f} s)")
+        if result.get("chosen"):
+            err.print(f"chosen, not on the test set: {_in_words(result['chosen'])}")
+    for sentence in result.get("warnings", []):
+        err.print(f"warning: {sentence}")
 
 
 def _in_words(chosen: Sequence[Mapping[str, float]]) -> str:

@@ -12,7 +12,6 @@ from pseudocore import api
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
-from pseudocore.cli.stopping import polite_stop
 from pseudocore.core.compile import COMPILE_HELP, Compile
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.parts.experts import Training
@@ -56,7 +55,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         options = {**flagging.given(given, Setup), **flagging.given(given, Training)}
         command = shlex.join(["pseudocore", NAME, *words])
         try:
-            with ExitStack() as bar, polite_stop():
+            with ExitStack() as bar:
                 shown: dict[str, Any] = {}
 
                 def on_start(done: int, total: int) -> None:

@@ -17,6 +17,7 @@ from pseudocore.core.registry import methods as registry
 from pseudocore.data import available, import_dataset, load
 from pseudocore.evaluation.tables import Estimate, Row, comparison, markdown
 from pseudocore.store.export import export_npz, export_pngs
+from pseudocore.store.replacing import refuse_own_file
 from pseudocore.store.runs import Run
 
 __all__ = ["compare", "data", "export", "methods", "report"]
@@ -115,6 +116,7 @@ def report(
     """Write one self-contained HTML page: pictures, labels, curves, calibration, comparison, commands."""
     from pseudocore.report.page import render
 
+    refuse_own_file(out)
     path = render([Run.open(run) for run in _named(runs)], out)
     err.print(f"open {path} in a browser")
     return 0
@@ -128,6 +130,7 @@ def export(
     format: Annotated[Literal["npz", "png"], Parameter(help="npz: one file; png: a folder of pictures with labels.csv.")] = "npz",
 ) -> int:
     """Copy a run's coreset into a form other programs read."""
+    refuse_own_file(target)
     coreset = Run.open(run).coreset()
     (export_npz if format == "npz" else export_pngs)(coreset, target)
     out.print(f"{len(coreset)} points in {target}")

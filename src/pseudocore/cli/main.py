@@ -11,6 +11,7 @@ from cyclopts import CycloptsError
 from cyclopts.exceptions import MissingArgumentError, UnusedCliTokensError
 
 from pseudocore.cli.console import err
+from pseudocore.cli.stopping import polite_stop
 from pseudocore.core.errors import PseudocoreError
 
 __all__ = ["main"]
@@ -30,10 +31,11 @@ def main(tokens: Sequence[str] | None = None) -> None:
     for stream in filter(None, (sys.stdout, sys.stderr)):
         cast(Any, stream).reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
     try:
-        # Only now, so that Ctrl-C while torch is loading ends as quietly as at any other time.
-        from pseudocore.cli.app import make_app
+        with polite_stop():
+            # Only now, so that Ctrl-C while torch is loading ends as quietly as at any other time.
+            from pseudocore.cli.app import make_app
 
-        sys.exit(make_app(words)(words, exit_on_error=False, print_error=False))
+            sys.exit(make_app(words)(words, exit_on_error=False, print_error=False))
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(130)

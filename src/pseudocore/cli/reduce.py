@@ -13,11 +13,10 @@ from pseudocore.cli import flags as flagging
 from pseudocore.cli import presets
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
-from pseudocore.cli.stopping import polite_stop
 from pseudocore.core.compile import COMPILE_HELP, Compile
 from pseudocore.core.config import options
 from pseudocore.core.cost import recording
-from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.setup import Setup
@@ -82,14 +81,16 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             reduction = api.Reduction.from_config({**table, "options": {**table["options"], "per_class": budget}})
         settled = api.resolved(reduction, problem)
         command = shlex.join(["pseudocore", NAME, *words])
-        with Run.create(out, settled.to_config(), resume=resume, overwrite=overwrite, command=command) as folder, polite_stop():
+        with Run.create(out, settled.to_config(), resume=resume, overwrite=overwrite, command=command) as folder:
             if folder.finished:
                 err.print(f"{out} is finished already; nothing to do")
                 return _tell(folder, json)
             loop_options = {"checkpoint_every": checkpoint_every, "checkpoint_seconds": checkpoint_seconds, "compile": compile}
             stopped = _carry_out(settled, problem, folder, **loop_options)
             if stopped is not None:
-                err.print(f"{stopped}; go on with: {_resuming(words)}")
+                folder.close()
+                way_on = f"{out} holds its earlier run again" if folder.gave_way else f"go on with: {_resuming(words)}"
+                err.print(f"{stopped}; {way_on}")
                 return 130
             return _tell(folder, json)
 
@@ -148,6 +149,8 @@ def _resuming(words: Sequence[str]) -> str:
 
 def _tell(folder: Run, as_json: bool) -> int:
     facts = {"run": str(folder.path), **{name: folder.manifest.get(name) for name in ("status", "points", "num_steps", "seconds")}}
+    if lost := [name for name, value in facts.items() if value is None]:
+        raise ArtifactError(f"{folder.path}/manifest.json is damaged: it does not say {lost[0]}; the coreset itself can still be used")
     if as_json:
         print_json(facts)
     else:

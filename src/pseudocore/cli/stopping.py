@@ -10,7 +10,7 @@ __all__ = ["polite_stop"]
 
 @contextmanager
 def polite_stop() -> Iterator[None]:
-    """A cluster's polite stop saves like Ctrl-C."""
+    """A cluster's polite stop ends every verb as Ctrl-C does: what there is to save is saved, and the exit code is 130."""
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt

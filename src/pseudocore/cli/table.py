@@ -13,7 +13,6 @@ from rich.table import Table
 from pseudocore.cli import presets
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch
-from pseudocore.cli.stopping import polite_stop
 from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.store.files import write_bytes, writing
@@ -89,8 +88,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
             _show_plan(planned, False)
         shop = Workshop(work, seeds, tuple(severity or ()), device, commit())
         try:
-            with polite_stop():
-                results = _run(planned, shop, folder, budget_minutes, (err if json else out).print)
+            results = _run(planned, shop, folder, budget_minutes, (err if json else out).print)
         except KeyboardInterrupt:
             err.print(f"interrupted; finished cells are kept, go on with: {shlex.join(['pseudocore', NAME, *words])}")
             return 130

@@ -13,9 +13,11 @@ from pseudocore import testbed as bench
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import Json, Whole
+from pseudocore.cli.keeping import keep_and_show
 from pseudocore.core import config
+from pseudocore.core.errors import ConfigError
 from pseudocore.store import strict_json
-from pseudocore.store.files import write_bytes
+from pseudocore.store.files import write_bytes, writing
 from pseudocore.testbed import Bed, Curve
 
 __all__ = ["NAME", "make_app"]
@@ -51,6 +53,8 @@ def _verb() -> Callable[..., Any]:
         json: Json = False,
         **given: Any,
     ) -> int:
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{folder} is a file; --out takes a folder, for the numbers and the figures")
         bed = config.build(Bed, flagging.given(given, Bed), what=NAME)
         methods, sizes = list(dict.fromkeys(method or bench.METHODS)), sorted(set(size or bench.SIZES))
         began, curves = time.monotonic(), list[Curve]()
@@ -62,11 +66,10 @@ def _verb() -> Callable[..., Any]:
 
             bench.run(bed, methods=methods, sizes=sizes, seed=seed, on_curve=on_curve)
         document = _document(bed, curves, seed, time.monotonic() - began)
-        _keep(folder, document, curves)
-        if json:
-            print_json(document)
-        else:
-            out.print(_table(document))
+        keep_and_show(
+            lambda: print_json(document) if json else out.print(_table(document)),
+            lambda: _keep(folder, document, curves),
+        )
         return 0
 
     testbed.__doc__ = HELP
@@ -86,7 +89,8 @@ def _document(bed: Bed, curves: Sequence[Curve], seed: int, seconds: float) -> d
 
 
 def _keep(folder: Path, document: dict[str, Any], curves: Sequence[Curve]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     strict_json.write(folder / "testbed.json", document)
     try:
         import matplotlib  # noqa: F401

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
+
 from pseudocore.core.errors import ConfigError
 
 __all__ = [
@@ -111,7 +113,7 @@ def build(cls: type[T], values: Mapping[str, Any], *, what: str = "") -> T:
         if name not in known:
             near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
             problems.append(f"unknown option {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
-    given = {name: value for name, value in values.items() if name in known}
+    given = {name: _plain(value) for name, value in values.items() if name in known}
     given = {name: float(value) if _wants_float(known[name].type) and type(value) is int else value for name, value in given.items()}
     problems += [text for name, value in given.items() if (text := _problem(known[name], value))]
     problems += [f"{name} is required" for name, option in known.items() if option.default is dataclasses.MISSING and name not in given]
@@ -121,13 +123,18 @@ def build(cls: type[T], values: Mapping[str, Any], *, what: str = "") -> T:
 
 def check(instance: Any) -> None:
     """Refuse an instance whose values are out of type or bounds, naming all of them."""
-    problems = [text for option in options(type(instance)) if (text := _problem(option, getattr(instance, option.name)))]
+    problems = [text for option in options(type(instance)) if (text := _problem(option, _plain(getattr(instance, option.name))))]
     _raise(problems, type(instance).__name__)
 
 
 def to_dict(instance: Any) -> dict[str, Any]:
     """The plain values behind an instance; `None`s are left out, as TOML has no word for them."""
-    return {option.name: value for option in options(type(instance)) if (value := getattr(instance, option.name)) is not None}
+    return {option.name: value for option in options(type(instance)) if (value := _plain(getattr(instance, option.name))) is not None}
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as Python's own: sweeps are written with both."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _raise(problems: list[str], what: str) -> None:

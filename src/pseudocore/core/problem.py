@@ -23,6 +23,9 @@ __all__ = ["GaussianPrior", "Precision", "Problem", "label_log_likelihood"]
 
 Precision = Literal["float32", "tf32", "bf16"]
 
+_BRIGHTEST = 20.0
+"""No image has such pixels, not even a learned one; one in 0 to 255 has."""
+
 
 class GaussianPrior(NamedTuple):
     """Independent N(0, scale²) on every parameter."""
@@ -93,6 +96,14 @@ class Problem:
     def inputs(self, x: Tensor) -> Tensor:
         """Raw inputs (uint8, or floats in pixel units) to what the network sees, on the problem's device and type."""
         return self.preprocess.apply(self.as_pixels(x.to(self.device)))
+
+    def asked_inputs(self, x: Tensor) -> Tensor:
+        """As `inputs`, of what somebody else wants predicted: refused when it has another shape or other units than the data."""
+        if tuple(x.shape[1:]) != self.data.shape:
+            raise DataError(f"inputs to predict must have shape (n, {', '.join(map(str, self.data.shape))}), not {tuple(x.shape)}")
+        if self.data.train.x.dtype == torch.uint8 and x.is_floating_point() and x.numel() and (top := float(x.max())) > _BRIGHTEST:
+            raise DataError(f"float images are in pixel units, 0 to 1, but these reach {top:g}; divide them by 255, or give uint8")
+        return self.inputs(x)
 
     def as_pixels(self, x: Tensor) -> Tensor:
         """Raw inputs as floats in pixel units, in the problem's type; a copy, so that a coreset never is the data itself."""

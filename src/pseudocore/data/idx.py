@@ -50,8 +50,10 @@ def _find(folder: Path, file: str) -> Path | None:
 def _parse(content: bytes, path: Path, num_axes: int) -> np.ndarray:
     """Bytes 0, 0, 8 (unsigned bytes), the number of axes; one 32-bit size per axis; the values."""
     magic, header = bytes([0, 0, 8, num_axes]), 4 + 4 * num_axes
-    if len(content) < header or content[:4] != magic:
+    if content[:4] != magic[: len(content)]:
         raise DataError(f"{path} begins with {content[:4].hex()}, not with {magic.hex()}: it is no idx file of {num_axes} axes")
+    if len(content) < header:
+        raise DataError(f"{path} has {len(content)} bytes, fewer than the {header} of its header; it is damaged")
     shape = tuple(np.frombuffer(content, ">u4", num_axes, offset=4).tolist())
     expected = header + int(np.prod(shape, dtype=object))
     if len(content) != expected:

@@ -88,7 +88,8 @@ def _inputs(x: np.ndarray, what: str, layout: str | None) -> Tensor:
     if x.dtype.kind not in "biuf":
         raise DataError(f"{what} has type {x.dtype}; images must be uint8 and features numbers")
     if x.ndim == 2:
-        return torch.from_numpy(x.astype(np.float32))
+        with np.errstate(over="ignore"):  # what float32 cannot hold gets the data set's own complaint
+            return torch.from_numpy(x.astype(np.float32))
     if x.ndim not in (3, 4):
         raise DataError(f"{what} has shape {x.shape}; images have 3 or 4 axes, features 2")
     if x.dtype.kind == "f":
@@ -126,7 +127,7 @@ def _integers(y: np.ndarray, what: str) -> Tensor:
         raise DataError(f"{what} must be one whole number per example, not {y.dtype} of shape {y.shape}")
     if y.dtype.kind == "f" and not (np.isfinite(y).all() and (y == np.rint(y)).all()):
         raise DataError(f"{what} holds values that are not whole numbers; labels are 0, 1, 2, ... (or -1 and 1)")
-    if y.size and (y.min() < -1 or y.max() > 2**31):
+    if y.size and (int(y.min()) < -1 or int(y.max()) > 2**31):
         raise DataError(f"{what} holds labels from {y.min()} to {y.max()}; labels are 0, 1, 2, ... (or -1 and 1)")
     return torch.from_numpy(y.astype(np.int64))
 

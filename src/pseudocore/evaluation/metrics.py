@@ -145,7 +145,10 @@ def check_predictions(log_probs: Tensor, y: Tensor, num_classes: int) -> None:
         raise DataError(f"label {int(y[outside][0])} was given, but with {num_classes} classes labels lie in 0..{num_classes - 1}")
     missing = log_probs.isnan().any(1)
     if missing.any():
-        raise DataError(f"the predictor gave NaN log-probabilities for {int(missing.sum())} of {len(y)} examples; they must be numbers")
+        raise DataError(
+            f"the predictor gave NaN log-probabilities for {int(missing.sum())} of {len(y)} examples: what was fitted has run away to "
+            "numbers too large to compute with, and a smaller step size usually helps"
+        )
     total = log_probs.logsumexp(1)
     astray = ~(total.abs() <= 1e-3)
     if astray.any():

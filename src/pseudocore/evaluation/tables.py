@@ -145,7 +145,8 @@ def _row(group: Sequence[Record]) -> Row:
     measurements: dict[tuple[str, str], Mapping[str, Any]] = {}
     for config, evaluation in group:
         for place, entry in enumerate(_per_seed(config, evaluation)):
-            measurements[repr(config.get("seed")), repr(entry.get("seed", place))] = entry
+            key = repr(config.get("seed")), repr(entry.get("seed", place))
+            measurements[key] = {**measurements.get(key, {}), **entry}  # one evaluation may have asked for more than another
     values: dict[str, list[float]] = {}
     for entry in measurements.values():
         for name, value in entry.items():

@@ -175,7 +175,9 @@ class HMC(ChainSettings):
         )
 
     def on_divergence(self) -> str:
-        return f"the start itself has no finite log-density: try a smaller init_scale than {self.init_scale}, or the network's own"
+        if self.init_scale is None:
+            return "the network's own start has no finite log-density on these points: try preprocess = 'standard' or init_scale = 0.01"
+        return f"the start itself has no finite log-density: try a smaller init_scale than {self.init_scale:g}, or the network's own"
 
     def _climb(self, log_density: LogDensity, rng: Rng) -> Climb:
         cold = density.like(log_density, lambda theta, rng: log_density(theta, rng) / self._heat)

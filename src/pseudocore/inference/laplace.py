@@ -96,7 +96,7 @@ class Laplace:
 
         @torch.no_grad()
         def predict(raw: Tensor) -> Tensor:
-            mean, covariance = logit_covariance(problem, posterior, problem.inputs(raw))
+            mean, covariance = logit_covariance(problem, posterior, problem.asked_inputs(raw))
             if self.predictive == "probit":
                 variance = self.temperature * covariance.diagonal(dim1=1, dim2=2)
                 return (mean * (1 + math.pi / 8 * variance).rsqrt()).log_softmax(1).to(problem.dtype)

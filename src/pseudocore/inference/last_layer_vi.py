@@ -90,7 +90,7 @@ class LastLayerVI:
 
         @torch.no_grad()
         def predict(raw: Tensor) -> Tensor:
-            features = model.features(theta, problem.inputs(raw), statistics)
+            features = model.features(theta, problem.asked_inputs(raw), statistics)
             return gaussian.log_probs(*gaussian.predict(posterior, features), scale)
 
         return predict if self.choose_prior == "given" else Settled(predict, {"ridge": ridge, "prior_variance": variance})

@@ -67,7 +67,7 @@ class Predictive:
     @torch.no_grad()
     def each(self, raw: Tensor) -> Iterator[Tensor]:
         """Log-probabilities (n, classes) of every network in turn, chain by chain within a draw."""
-        inputs = self.problem.inputs(raw)
+        inputs = self.problem.asked_inputs(raw)
         for number in range(len(self.draws)):
             theta = self.draws[number].to(inputs.device)
             thetas = theta.unsqueeze(0) if theta.ndim == 1 else theta

@@ -197,11 +197,23 @@ def _begin(method: PSVI, model: SmallModel, data: Examples, points: Points, rng:
         points = points._replace(x=points.x + noise.view_as(points.x).to(points.x))
     num_newton = NEWTON_FROM_ZERO if model.num_newton > 1 else 1
     q = posterior(model, *_flat(points), num_newton=num_newton)
+    _refuse_if_flat(q, method, model)
     whole = Quadratic(*scale.new_empty(3, 0))
     if method.covariance == "moments":
-        whole = expand(model, *every, posterior(model, *every, num_newton=num_newton).mean)
+        of_data = posterior(model, *every, num_newton=num_newton)
+        _refuse_if_flat(of_data, method, model)
+        whole = expand(model, *every, of_data.mean)
     moving = Points(points.x.flatten(1), points.y if points.y.is_floating_point() else points.weight, points.weight)
     return State(points, q.mean, Points(*map(start, moving)), scale, whole, points.weight.new_zeros(()))  # type: ignore[arg-type]
+
+
+def _refuse_if_flat(q: Gaussian, method: PSVI, model: SmallModel) -> None:
+    """Refuse a beginning whose curvature cannot be inverted in float64: the prior is all that bounds some directions."""
+    if not q.covariance.isfinite().all():
+        raise ConfigError(
+            f"psvi cannot invert the curvature of the posterior it begins with, under a prior of scale {model.prior:g} and with "
+            f"jitter = {method.jitter:g}; a smaller prior_scale or jitter would work"
+        )
 
 
 def _advance(method: PSVI, model: SmallModel, look: Look, num: int, state: State, rng: Rng) -> tuple[State, Info]:

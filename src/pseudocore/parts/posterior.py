@@ -161,12 +161,12 @@ def posterior(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, *, start:
     sizes = 0.5 ** torch.arange(NUM_HALVINGS, dtype=x.dtype, device=x.device)
     for _ in range(num_newton):
         slope = grad(lambda theta: log_likelihood(model, theta, x, y, weight))(theta) - theta / model.prior**2
-        root = torch.linalg.cholesky(_precision(model, theta, x, y, weight))
+        root = _factored(_precision(model, theta, x, y, weight))
         step = torch.cholesky_solve(slope.unsqueeze(1), root).squeeze(1)
         tried = theta + sizes[:, None] * step
         heights = model.log_likelihood(tried, x, y) @ weight - 0.5 * tried.square().sum(1) / model.prior**2
         theta = tried.index_select(0, heights.argmax(0, keepdim=True))[0]
-    covariance = torch.cholesky_inverse(torch.linalg.cholesky(_precision(model, theta, x, y, weight)))
+    covariance = torch.cholesky_inverse(_factored(_precision(model, theta, x, y, weight)))
     return Gaussian(theta, covariance)
 
 
@@ -184,7 +184,7 @@ def expand(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, at: Tensor) 
 
 def draw(gaussian: Gaussian, num: int, rng: Rng) -> Tensor:
     """(num, p) draws."""
-    mean, root = gaussian.mean, torch.linalg.cholesky(gaussian.covariance)
+    mean, root = gaussian.mean, _factored(gaussian.covariance)
     draws: Tensor = mean + rng.normal(num, len(mean), device=mean.device, dtype=mean.dtype) @ root.mT
     return draws
 
@@ -198,7 +198,7 @@ def root(covariance: Tensor) -> Tensor:
 
 def kl(one: Gaussian, other: Gaussian) -> Tensor:
     """KL[one || other] in nats."""
-    root, root_other = torch.linalg.cholesky(one.covariance), torch.linalg.cholesky(other.covariance)
+    root, root_other = _factored(one.covariance), _factored(other.covariance)
     scaled = torch.linalg.solve_triangular(root_other, root, upper=False)
     shift = torch.linalg.solve_triangular(root_other, (one.mean - other.mean).unsqueeze(1), upper=False)
     logs = root_other.diagonal().log().sum() - root.diagonal().log().sum()
@@ -208,7 +208,7 @@ def kl(one: Gaussian, other: Gaussian) -> Tensor:
 
 def wasserstein(one: Gaussian, other: Gaussian) -> Tensor:
     """Squared 2-Wasserstein distance (Kim et al. 2022, Eq. 15)."""
-    root = torch.linalg.cholesky(one.covariance)
+    root = _factored(one.covariance)
     cross = torch.linalg.eigvalsh(root.mT @ other.covariance @ root).clamp_min(0).sqrt().sum()
     traces = one.covariance.trace() + other.covariance.trace()
     squared: Tensor = (one.mean - other.mean).square().sum() + traces - 2 * cross
@@ -220,6 +220,12 @@ def _check_positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise ConfigError(f"{name} = {value!r} must be a positive number")
+
+
+def _factored(matrix: Tensor) -> Tensor:
+    """The Cholesky factor; NaN where rounding has left the matrix without one, so that a run ends as diverged, with its last good state."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    return torch.where(info == 0, factor, math.nan)
 
 
 def _precision(model: SmallModel, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:

@@ -127,7 +127,10 @@ def stage_curves(records: Sequence[Record], colour_of: Mapping[str, str]) -> Ima
             if isinstance(metrics, Mapping) and type(num) is int and is_finite(metrics.get("accuracy")):
                 after.setdefault(num, []).append(float(metrics["accuracy"]))
         if after:
-            name = _name(config, table)
+            options = table.get("options")
+            words = [f"{key}={value}" for key, value in sorted(options.items())] if isinstance(options, Mapping) else []
+            name = ", ".join([_name(config, table), *words])
+            name = f"{name}, {len(after)} stages" if name in lines else name
             lines[name] = [shape_plots.After(num, *_estimate(values)) for num, values in sorted(after.items())]
             owner[name] = look(config)[0]
     if not lines or len(lines) > _MOST:

@@ -209,8 +209,10 @@ def _differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[st
 def _manifest(path: Path) -> dict[str, Any]:
     """The checked manifest of a buffer."""
     manifest = strict_json.read(path / MANIFEST_FILE)
-    if manifest.get("kind") != _KIND or type(manifest.get("schema")) is not int or not isinstance(manifest.get("identity"), dict):
+    if manifest.get("kind") != _KIND:
         raise RunError(f"{path} is not a folder of experts: its {MANIFEST_FILE} says {manifest.get('kind')!r}")
+    if type(manifest.get("schema")) is not int or not isinstance(manifest.get("identity"), dict):
+        raise RunError(f"{path}/{MANIFEST_FILE} is damaged: it does not say its schema, or what the experts were trained on")
     if manifest["schema"] > SCHEMA:
         raise RunError(
             f"{path} was made by a later pseudocore (schema {manifest['schema']}, this one reads up to {SCHEMA}); upgrade to use it"

@@ -10,10 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from pseudocore.core import cost
 from pseudocore.core.errors import ArtifactError, RunError
 from pseudocore.store import strict_json
 
-__all__ = ["MANIFEST_FILE", "SCHEMA", "hardware", "is_anothers", "is_manifest", "new_manifest", "now", "read_manifest", "versions"]
+__all__ = [
+    "MANIFEST_FILE",
+    "SCHEMA",
+    "check_entries",
+    "hardware",
+    "is_anothers",
+    "is_manifest",
+    "new_manifest",
+    "now",
+    "read_manifest",
+    "versions",
+]
 
 MANIFEST_FILE = "manifest.json"
 
@@ -21,6 +33,18 @@ SCHEMA = 1
 """Version of the run folder's layout; a reader refuses a later one."""
 
 _KIND = "pseudocore run"
+
+_KINDS: dict[str, Any] = {
+    "reason": str,
+    "command": str,
+    "resumed": list,
+    "seconds": int | float,
+    "num_steps": int,
+    "points": int,
+    "cost": dict,
+    "experts": dict,
+}
+"""What entries are, where they are there."""
 
 
 def new_manifest(command: str = "") -> dict[str, Any]:
@@ -56,13 +80,28 @@ def is_anothers(path: Path) -> bool:
 def read_manifest(path: Path) -> dict[str, Any]:
     """The checked manifest; `ArtifactError` when it is no JSON object, `RunError` when it is not a run's or a later one's."""
     manifest = strict_json.read(path)
-    if manifest.get("kind") != _KIND or type(manifest.get("schema")) is not int or not isinstance(manifest.get("status"), str):
-        raise RunError(f"{path} is not the manifest of a run of pseudocore")
+    if manifest.get("kind") != _KIND:
+        kind = manifest.get("kind")
+        raise RunError(f"{path} is not the manifest of a run of pseudocore" + (f", but of {kind!r}" if isinstance(kind, str) else ""))
+    if type(manifest.get("schema")) is not int or not isinstance(manifest.get("status"), str):
+        raise RunError(f"{path} is damaged: it does not say its schema or its status")
     if manifest["schema"] > SCHEMA:
         raise RunError(
             f"{path.parent} was made by a later pseudocore (schema {manifest['schema']}, this one reads up to {SCHEMA}); upgrade to use it"
         )
     return manifest
+
+
+def check_entries(manifest: dict[str, Any], path: Path) -> None:
+    """Refuse a manifest whose numbers cannot be gone on with; a reader does with those that are there."""
+    if wrong := [name for name, kind in _KINDS.items() if name in manifest and not isinstance(manifest[name], kind)]:
+        raise RunError(f"{path} is damaged: it says {wrong[0]} = {manifest[wrong[0]]!r}, which no run has written")
+    if type(manifest.get("experts", {}).get("num_experts", 0)) is not int:
+        raise RunError(f"{path} is damaged: its experts are not what a run has written")
+    try:
+        cost.from_table(manifest.get("cost", {}))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise RunError(f"{path} is damaged: its cost is not what a run has written") from error
 
 
 def versions() -> dict[str, str]:

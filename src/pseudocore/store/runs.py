@@ -1,8 +1,8 @@
 """A RUN: the folder that holds one reduction from its first step to its last evaluation.
 
 `coreset.safetensors`, `config.toml` (the merged truth), `metrics.jsonl`, `manifest.json`, `evaluations/<name>.json`,
-`continual/<name>.json`, and `checkpoint.safetensors` while it lives. Anything else in the folder belongs to somebody else and is
-left alone.
+`continual/<name>.json`, and `checkpoint.safetensors` while it lives; `.replaced` while it replaces another. Anything else in the folder
+belongs to somebody else and is left alone.
 """
 
 import hashlib
@@ -18,16 +18,13 @@ from pseudocore.core.types import Coreset
 from pseudocore.store import strict_json, toml
 from pseudocore.store.artifact import CORESET_FILE, load_coreset, save_coreset
 from pseudocore.store.checkpoints import CHECKPOINT_FILE, CheckpointFile
-from pseudocore.store.files import StrPath, partial_of, write_bytes, writing
+from pseudocore.store.files import StrPath, write_bytes, writing
 from pseudocore.store.lock import LOCK_FILE, Lock
-from pseudocore.store.manifest import MANIFEST_FILE, is_anothers, is_manifest, new_manifest, now, read_manifest
+from pseudocore.store.manifest import MANIFEST_FILE, check_entries, is_anothers, is_manifest, new_manifest, now, read_manifest
 from pseudocore.store.metrics import METRICS_FILE, MetricsFile
+from pseudocore.store.replacing import CONFIG_FILE, CONTINUAL, EVALUATIONS, json_files, make_way, settle
 
 __all__ = ["Run"]
-
-_CONFIG_FILE = "config.toml"
-_EVALUATIONS = "evaluations"
-_CONTINUAL = "continual"
 
 
 class Run:
@@ -40,12 +37,15 @@ class Run:
         self.checkpoints = CheckpointFile(path / CHECKPOINT_FILE, _digest(config))
         self._metrics = MetricsFile(path / METRICS_FILE)
         self._lock = lock
+        self.gave_way = False
+        """Whether this run ended before it had saved anything, and the one it was to replace is back in its place."""
 
     @classmethod
     def create(cls, path: StrPath, config: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False, command: str = "") -> "Run":
         """Start a run in a new or empty folder, take up the one that is there (`resume`), or replace it (`overwrite`).
 
-        Resuming a finished run gives it back with `finished` set and changes nothing.
+        Resuming a finished run gives it back with `finished` set and changes nothing. A replaced run stays aside until the new one has its
+        coreset, and comes back when the new one ends without so much as a checkpoint.
         """
         if resume and overwrite:
             raise ConfigError("--resume and --overwrite exclude each other; give one of them")
@@ -56,16 +56,18 @@ class Run:
             path.mkdir(parents=True, exist_ok=True)
         lock = Lock(path)
         try:
+            settle(path)
             if resume and (path / MANIFEST_FILE).exists():
                 return cls._resume(path, given, lock)
             if overwrite:
-                _remove_ours(path)
+                make_way(path)
             _refuse_run(path)
-            write_bytes(path / _CONFIG_FILE, toml.dumps(given).encode())
+            write_bytes(path / CONFIG_FILE, toml.dumps(given).encode())
             manifest = new_manifest(command)
             strict_json.write(path / MANIFEST_FILE, manifest)  # last: from here on the folder is a run
             return cls(path, given, manifest, lock)
         except BaseException:
+            settle(path)
             lock.release()
             raise
 
@@ -77,11 +79,13 @@ class Run:
             raise RunError(f"{path} is a file, not the folder of a run" if os.path.exists(path) else f"there is no folder {path}")
         if not (path / MANIFEST_FILE).exists():
             raise RunError(f"{path} is not a run: it holds no {MANIFEST_FILE}")
-        return cls(path, _stored_config(path), read_manifest(path / MANIFEST_FILE))
+        manifest = read_manifest(path / MANIFEST_FILE)  # first: what is no run has no configuration to miss
+        return cls(path, _stored_config(path), manifest)
 
     @classmethod
     def _resume(cls, path: Path, given: dict[str, Any], lock: Lock) -> "Run":
         manifest = read_manifest(path / MANIFEST_FILE)
+        check_entries(manifest, path / MANIFEST_FILE)
         stored = _stored_config(path)
         if differences := _differences(stored, given):
             raise RunError(f"cannot resume {path} with another configuration ({'; '.join(differences)}); pass --overwrite to start again")
@@ -126,23 +130,24 @@ class Run:
 
     def save_evaluation(self, name: str, evaluation: Mapping[str, Any]) -> None:
         """Keep one evaluation under a name; the same name again replaces it."""
-        _save(self.path / _EVALUATIONS, name, evaluation)
+        _save(self.path / EVALUATIONS, name, evaluation)
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Every evaluation kept so far, by name."""
-        return {file.stem: strict_json.read(file) for file in _files(self.path / _EVALUATIONS)}
+        return {file.stem: strict_json.read(file) for file in json_files(self.path / EVALUATIONS)}
 
     def save_continual(self, name: str, stages: Mapping[str, Any]) -> None:
         """Keep what class-incremental learning gave under a name; the same name again replaces it."""
-        _save(self.path / _CONTINUAL, name, stages)
+        _save(self.path / CONTINUAL, name, stages)
 
     def continual(self) -> dict[str, dict[str, Any]]:
         """Everything class-incremental learning gave so far, by name."""
-        return {file.stem: strict_json.read(file) for file in _files(self.path / _CONTINUAL)}
+        return {file.stem: strict_json.read(file) for file in json_files(self.path / CONTINUAL)}
 
     def close(self) -> None:
         """Let other processes write into the folder; reading goes on."""
-        if self._lock is not None:
+        if self._lock is not None and self._lock.release.alive:
+            self.gave_way = settle(self.path)
             self._lock.release()
 
     def __enter__(self) -> "Run":
@@ -170,16 +175,6 @@ def _refuse_run(path: Path) -> None:
         raise RunError(f"{path} holds the {left[0]} of a run that has lost its {MANIFEST_FILE}; pass --overwrite to start again")
 
 
-def _remove_ours(path: Path) -> None:
-    # The manifest goes first: killed in the middle, what is left cannot be taken for a whole run.
-    files = [path / name for name in (MANIFEST_FILE, CHECKPOINT_FILE, CORESET_FILE, METRICS_FILE, _CONFIG_FILE)]
-    files += _files(path / _EVALUATIONS) + _files(path / _CONTINUAL)
-    for file in files:
-        with writing(file):
-            file.unlink(missing_ok=True)
-            partial_of(file).unlink(missing_ok=True)
-
-
 def _save(folder: Path, name: str, table: Mapping[str, Any]) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
         raise ConfigError(f"{name!r} cannot name an evaluation; use letters, digits, '.', '_' and '-'")
@@ -188,13 +183,9 @@ def _save(folder: Path, name: str, table: Mapping[str, Any]) -> None:
     strict_json.write(folder / f"{name}.json", table)
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.glob("*.json") if not file.name.startswith("."))
-
-
 def _stored_config(path: Path) -> dict[str, Any]:
     try:
-        return toml.read(path / _CONFIG_FILE)
+        return toml.read(path / CONFIG_FILE)
     except ConfigError as error:
         raise RunError(f"the run in {path} has lost its configuration: {error}") from error
 

@@ -98,7 +98,7 @@ def _everything(filled: Sequence[tuple[Cell, Result]]) -> Grid:
     for cell, result in filled:
         for way, one in result.evaluations.items():
             shown = way if way in (TRUE, PUBLISHED) else ""
-            scores = [format_metric(*one["metrics"][name].values()) if name in one["metrics"] else "–" for name in names]
+            scores = [format_metric(**one["metrics"][name]) if name in one["metrics"] else "–" for name in names]
             making = sum(part["seconds"] for part in result.cost.values())
             peak = max((part["peak_mib"] or 0 for part in result.cost.values()), default=0)
             cost = (f"{making:.1f}", str(peak))

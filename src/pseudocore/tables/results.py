@@ -14,6 +14,7 @@ from pseudocore.store import strict_json
 from pseudocore.store.files import writing
 from pseudocore.store.manifest import hardware, now, versions
 from pseudocore.tables.cells import Cell
+from pseudocore.tables.intact import wrong_entry
 from pseudocore.tables.recipes import PUBLISHED, TRUE, Recipe
 
 __all__ = ["FAILED", "FINISHED", "SCHEMA", "Result", "commit", "keep", "settings", "stored"]
@@ -89,7 +90,7 @@ def stored(out: Path, cells: Sequence[Cell], recipes: Mapping[str, Recipe]) -> d
             if (
                 recipe is not None
                 and recipe.preset == document.get("preset")
-                and (result := _of_preset(document, cell, recipe)) is not None
+                and (result := _of_file(path, document, cell, recipe)) is not None
             ):
                 found.setdefault(cell.name, result)
     return found
@@ -113,9 +114,23 @@ def _read(path: Path) -> Result:
     if (schema := document.pop("schema", None)) != SCHEMA:
         raise ArtifactError(f"{path} is of schema {schema}, and this pseudocore reads {SCHEMA}; move it away, or choose another --out")
     try:
-        return Result(**document)
+        return _intact(Result(**document), path)
     except TypeError as error:
         raise ArtifactError(f"{path} is damaged: its entries are not those of schema {SCHEMA} ({error})") from error
+
+
+def _intact(result: Result, path: Path) -> Result:
+    if (name := wrong_entry(result, finished=result.status == FINISHED)) is not None:
+        raise ArtifactError(f"{path} is damaged: its entry {name} is not what belongs there; move it away, or choose another --out")
+    return result
+
+
+def _of_file(path: Path, document: Mapping[str, Any], cell: Cell, recipe: Recipe) -> Result | None:
+    try:
+        result = _of_preset(document, cell, recipe)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{path} is damaged: it is no whole result of a preset ({error!r}); move it away") from error
+    return None if result is None else _intact(result, path)
 
 
 def _of_preset(document: Mapping[str, Any], cell: Cell, recipe: Recipe) -> Result | None:

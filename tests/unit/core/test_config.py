@@ -5,6 +5,7 @@ import tomllib
 from dataclasses import dataclass, make_dataclass
 from typing import Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +71,16 @@ def test_whole_numbers_become_floats_where_floats_are_meant() -> None:
     assert (built.step_size, built.clip) == (1.0, 2.0)
     assert type(built.step_size) is type(built.clip) is float
     assert type(built.num_steps) is int
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    made = build(Method, {"num_steps": np.int64(3), "step_size": np.float64(0.5), "decay": np.int32(1)})
+    assert [(type(value), value) for value in (made.num_steps, made.step_size, made.decay)] == [(int, 3), (float, 0.5), (float, 1.0)]
+    direct = Method(num_steps=np.int64(3), step_size=np.float32(0.5))  # type: ignore[arg-type]
+    check(direct)
+    assert type(to_dict(direct)["num_steps"]) is int
+    with pytest.raises(ConfigError, match=r"num_steps = 3\.0 is not a whole number"):
+        build(Method, {"num_steps": np.float64(3)})
 
 
 def test_every_problem_is_reported_at_once() -> None:

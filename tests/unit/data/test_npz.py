@@ -117,6 +117,7 @@ def test_labels_of_many_types_are_understood(tmp_path: Path, y: np.ndarray, expe
         (np.array([0, 1, 3, 1]), "no training examples of class 2"),
         (np.array([0, 1, 1]), "4 inputs but 3 labels"),
         (np.array([0, 1, 2**40, 1]), "labels are 0, 1, 2"),
+        (np.array([0, 1, 0, 3], dtype=np.float16), "no training examples of class 2"),  # 2³¹ is infinite in float16
     ],
 )
 def test_unfit_labels_are_refused(tmp_path: Path, y: np.ndarray, message: str) -> None:
@@ -135,6 +136,12 @@ def test_a_missing_test_set_is_split_off(tmp_path: Path) -> None:
         load(saved(tmp_path, X=x, y=y[:-1]))
     with pytest.raises(DataError, match="-1 beside others"):
         load(saved(tmp_path, X=x, y=y - 1))
+
+
+def test_features_too_large_for_float32_get_one_complaint(tmp_path: Path) -> None:
+    """And no warning of numpy's before it, which would be an error here."""
+    with pytest.raises(DataError, match="1 of 6 inputs of the train split of 'set' hold NaN or infinite values"):
+        load(saved(tmp_path, X=np.array([[1.0, 2.0]] * 5 + [[1e300, 0.0]]), y=Y, Xt=np.ones((2, 2)), yt=YT))
 
 
 @pytest.mark.parametrize(
@@ -172,3 +179,10 @@ def test_class_names_travel(tmp_path: Path) -> None:
     x = RANDOM.normal(size=(6, 2))
     assert loaded(tmp_path, x, x[:2], class_names=np.array(["a", "b", "c"])).class_names == ("a", "b", "c")
     assert loaded(tmp_path, x, x[:2], class_names=np.array(["a", "b"])).class_names == ()
+
+
+def test_a_single_class_name_may_come_without_a_list(tmp_path: Path) -> None:
+    x, y = RANDOM.normal(size=(6, 2)), np.zeros(6, int)
+    for names in (np.array("all"), np.array(["all"])):
+        data = load(saved(tmp_path, X=x, y=y, Xt=x[:2], yt=y[:2], class_names=names))
+        assert (data.num_classes, data.class_names) == (1, ("all",))

@@ -67,8 +67,8 @@ def damage_idx(folder: Path, kind: str) -> None:
     if kind == "missing":
         path.unlink()
     else:
-        path.write_bytes({"truncated": content[:-1], "long": content + b"0", "empty": b"", "magic": b"\1" + content[1:],
-                          "labels": idx_bytes(labels(9, 3))}[kind])  # fmt: skip
+        path.write_bytes({"truncated": content[:-1], "long": content + b"0", "empty": b"", "header": content[:9],
+                          "magic": b"\1" + content[1:], "labels": idx_bytes(labels(9, 3))}[kind])  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,8 @@ def damage_idx(folder: Path, kind: str) -> None:
         ("missing", "no t10k-images-idx3-ubyte"),
         ("truncated", r"has 195 bytes.*\(9, 5, 4\), that is 196"),
         ("long", "has 197 bytes"),
-        ("empty", "begins with"),
+        ("empty", "has 0 bytes, fewer than the 16 of its header"),
+        ("header", "has 9 bytes, fewer than the 16 of its header"),
         ("magic", "begins with 01000803, not with 00000803"),
         ("labels", "not with 00000803"),
     ],

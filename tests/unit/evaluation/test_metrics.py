@@ -189,7 +189,11 @@ LABELS = torch.tensor([0, 2])
 @pytest.mark.parametrize(
     ("log_probs", "y", "words"),
     [
-        (torch.tensor([[math.nan, 0.0, 0.0], [0.0, -math.inf, -math.inf]]), LABELS, "NaN log-probabilities for 1 of 2"),
+        (
+            torch.tensor([[math.nan, 0.0, 0.0], [0.0, -math.inf, -math.inf]]),
+            LABELS,
+            "NaN log-probabilities for 1 of 2 .* a smaller step size usually helps",
+        ),
         (torch.zeros(2, 3), LABELS, "2 of 2 examples do not sum to one .*log_softmax"),
         (UNIFORM + torch.tensor([[0.0], [2e-3]]), LABELS, "1 of 2 examples do not sum to one .*0.002"),
         (torch.full((2, 3), -math.inf), LABELS, "do not sum to one .*-inf"),

@@ -45,6 +45,16 @@ def test_a_measurement_given_twice_counts_once() -> None:
     assert (got.num_runs, got.num) == (1, 2)
 
 
+def test_what_either_of_two_evaluations_of_one_network_measured_is_there() -> None:
+    plain, more = record("vbpc", 0.9, 0.8), record("vbpc", 0.9, 0.8)
+    for entry in more[1]["per_seed"]:
+        entry["published_nll"] = 1.0
+    for records in ([plain, more], [more, plain]):
+        (got,) = comparison(records)
+        assert got.num == 2
+        assert got.metrics["published_nll"] == (1.0, 0.0)
+
+
 def test_one_measurement_has_no_deviation() -> None:
     (got,) = comparison([record("vbpc", 0.9)])
     assert got.metrics["accuracy"] == (0.9, None)

@@ -141,6 +141,8 @@ def test_a_step_size_that_diverges(sampler: Any, problem: Problem, coreset: Core
 def test_a_start_without_a_density(problem: Problem, coreset: Coreset) -> None:
     with pytest.raises(RunError, match=r"try a smaller init_scale than 1e\+200"):
         HMC(init_scale=1e200, **COMMON).fit(problem, coreset, Rng(0))
+    assert "init_scale = 0.01" in HMC(**COMMON).on_divergence()
+    assert "None" not in HMC(**COMMON).on_divergence()
 
 
 def test_more_draws_than_memory(problem: Problem, coreset: Coreset) -> None:

@@ -229,8 +229,13 @@ def test_opening_what_is_no_buffer(tmp_path: Path, problem: Problem) -> None:
     with pytest.raises(RunError, match=r"is not a folder of experts: its manifest.json says 'pseudocore run'"):
         ExpertFolder.open(tmp_path / "run")
     ExpertFolder.create(tmp_path / "begun", identity(problem)).close()
+    with pytest.raises(RunError, match="is not the manifest of a run of pseudocore, but of 'pseudocore experts'"):
+        Run.open(tmp_path / "begun")
     with pytest.raises(ArtifactError, match="holds no experts yet"):
         ExpertFolder.open(tmp_path / "begun").mapped(problem)
+    (tmp_path / "begun/manifest.json").write_text('{"kind": "pseudocore experts", "schema": 1}')
+    with pytest.raises(RunError, match=r"begun/manifest\.json is damaged: it does not say .* what the experts were trained on"):
+        ExpertFolder.open(tmp_path / "begun")
 
 
 def test_a_later_version_is_refused(buffer: ExpertFolder) -> None:

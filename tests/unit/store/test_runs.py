@@ -165,10 +165,72 @@ def test_overwrite_removes_ours_and_keeps_the_rest(tmp_path: Path) -> None:
     (tmp_path / "evaluations" / "plot.png").write_text("mine too")
     (tmp_path / ".coreset.safetensors.partial").write_text("left by a kill")
     new = Run.create(tmp_path, {"seed": 1}, overwrite=True)
-    assert sorted(contents(tmp_path)) == [".pseudocore.lock", "config.toml", "evaluations/plot.png", "manifest.json", "notes.txt"]
     assert new.config == {"seed": 1}
     assert new.checkpoints.load() is None
     assert new.metrics() == []
+    assert new.evaluations() == new.continual() == {}
+    new.save_coreset(coreset())
+    new.finish("finished")
+    left = [".pseudocore.lock", "config.toml", "coreset.safetensors", "evaluations/plot.png", "manifest.json", "notes.txt"]
+    assert sorted(contents(tmp_path)) == left
+
+
+def replaced_run(path: Path) -> dict[str, bytes]:
+    """A finished run with an evaluation, and what is in its folder."""
+    run = Run.create(path, CONFIG)
+    run.log(1, {"loss": 1})
+    run.save_coreset(coreset())
+    run.save_evaluation("hmc", {"accuracy": 1})
+    run.finish("finished")
+    return contents(path)
+
+
+def test_a_replacement_that_fails_before_its_first_checkpoint_gives_way(tmp_path: Path, full_disk: AbstractContextManager[None]) -> None:
+    before = replaced_run(tmp_path)
+    with Run.create(tmp_path, {"seed": 1}, overwrite=True) as run:
+        run.log(1, {"loss": 2})
+    assert run.gave_way
+    assert contents(tmp_path) == before
+    with full_disk, pytest.raises(RunError, match="what was saved before is intact"):
+        Run.create(tmp_path, {"seed": 1}, overwrite=True)
+    assert contents(tmp_path) == before
+
+
+def test_a_replacement_killed_at_any_rename_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = replaced_run(tmp_path)
+    replace, num_files = os.replace, len(before) - 1  # the lock stays
+    for last in range(num_files + 3):  # beyond the old files: the new configuration, the new manifest, and then a first line
+        calls = iter(range(last))
+
+        def dying(source: Any, target: Any, calls: Any = calls) -> None:
+            if next(calls, None) is None:
+                raise SystemExit
+            replace(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("pseudocore.store.runs.settle", lambda path: False)  # a killed process puts nothing back
+            patch.setattr(os, "replace", dying)
+            try:
+                Run.create(tmp_path, {"seed": 1}, overwrite=True).log(1, {"loss": 2})
+            except SystemExit:
+                assert last < num_files + 2
+        with pytest.raises(RunError, match="already holds a run"):
+            Run.create(tmp_path, CONFIG)
+        assert contents(tmp_path) == before
+
+
+def test_a_replacement_with_a_checkpoint_goes_on_and_then_takes_the_place(tmp_path: Path) -> None:
+    replaced_run(tmp_path)
+    for _ in range(2):  # a second attempt replaces the first, not what both are to replace
+        new = Run.create(tmp_path, {"seed": 1}, overwrite=True)
+        new.checkpoints.save(1, {"x": torch.ones(2)})
+        new.finish("interrupted")
+        assert not new.gave_way
+        assert contents(tmp_path / ".replaced").keys() >= {"coreset.safetensors", "manifest.json", "evaluations/hmc.json"}
+    again = Run.create(tmp_path, {"seed": 1}, resume=True)
+    again.save_coreset(coreset())
+    again.finish("finished")
+    assert sorted(contents(tmp_path)) == [".pseudocore.lock", "config.toml", "coreset.safetensors", "manifest.json"]
 
 
 def test_remains_without_a_manifest_are_not_taken_for_nothing(tmp_path: Path) -> None:
