@@ -125,7 +125,7 @@ def _train(sgd: SGD, problem: Problem, coreset: Coreset, rng: Rng, *, num_member
     return predictive
 
 
-def _mean_log_likelihood(problem: Problem, coreset: Coreset, batch_size: int, chance: float) -> LogDensity:
+def _mean_log_likelihood(problem: Problem, coreset: Coreset, batch_size: int, chance: float = 0.0) -> LogDensity:
     """Weighted mean log-likelihood on the coreset, estimated on a random batch when it is larger than one; mixed with some chance."""
     x, y = problem.inputs(coreset.x), coreset.targets.to(problem.device)
     y = y.to(problem.dtype) if y.is_floating_point() else y
