@@ -141,6 +141,14 @@ def test_both_protocols_of_kim_are_those_of_its_table_3() -> None:
     assert all(way.setup == {"augment": "color_crop_cutout_flip_scale_rotate"} for way in altered.ways.values())
 
 
+def test_a_selector_borrows_from_a_method_of_its_own_table() -> None:
+    """Table 4 is of condensation; the selection of Table 1 has the same budget and network, but another evaluation."""
+    found = recipe("lcmat2023-4", "cifar10-ipc50-uniform-sgd")
+    assert (found.preset, found.table["method"]) == ("lcmat2023/cifar10-ipc50-dm", "uniform")
+    assert found.ways["true"].options["cutmix"] == 0.5
+    assert recipe("lcmat2023-1", "cifar10-1pc-uniform-sgd").preset == "lcmat2023/cifar10-ipc50-lcmat-s"
+
+
 def test_a_selector_without_a_preset_takes_the_settings_of_another_method() -> None:
     found = recipe("lcmat2023-2", "cifar100-5pc-craig-sgd-vgg16")
     assert found.preset == "lcmat2023/cifar100-ipc25-lcmat-s"
