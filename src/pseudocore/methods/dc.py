@@ -17,7 +17,7 @@ $A(\cdot, \omega)$ is one random augmentation for both sides: none for DC. After
 | $D$ | `distance` | | $A$ | the setup's `augment`, else `strategy` |
 
 Cost per step: for every class one gradient in $\theta$ of `batch_size` real images, one of its pseudo-images and that one's gradient in
-pixels; then `num_inner_steps` gradients in $\theta$ of all pseudo-images. The memory of one class, or of one of the last.
+pixels; then `num_inner_steps` gradients in $\theta$ of all pseudo-images. The memory of a few classes, or of one of the last.
 
 Deviations:
   D1. Training steps see all pseudo-images at once, under one augmentation (the authors': epochs of batches of 256).

@@ -2,7 +2,8 @@
 
 A step draws some real images of every class, shows them and the pseudo-images of that class to one network under one augmentation
 ("siamese"), and moves the pseudo-images towards giving what the real ones give: gradients (`dc`, `dsa`, `lcmat-c`) or features (`dm`,
-`cafe`). But in `cafe`, classes do not meet in a loss, so the memory of a step is that of one class.
+`cafe`). But in `cafe`, classes do not meet in a loss, so the memory of a step is that of one class, or of the few that go side by side in
+a captured graph.
 """
 
 import functools
