@@ -59,7 +59,7 @@ Climb = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Thetas (chains, parameters) to the gradient of the log-density there, and the log-density (chains,)."""
 
 
-USUAL = ((0.1, 8.0), (0.001, 4.0), (0.001, 8.0))
+USUAL = ((0.1, 8.0), (0.001, 2.0), (0.001, 4.0), (0.001, 8.0))
 """Temperature and scale of the prior to choose from, by the study in docs/inference.md; the first where the coreset is all there is, so
 that nothing is left to choose on."""
 
@@ -98,7 +98,7 @@ class HMC(ChainSettings):
     on held-out training points."""
     prior_scale: Annotated[float | None, Range(above=0)] = None
     """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the parameters themselves. Unless told, 8 at
-    .1, and 4 or 8 at .001."""
+    .1, and 2, 4 or 8 at .001."""
     num_leapfrog: Count = 10
     """Leapfrog steps a proposal."""
     step_size: Positive = 0.05

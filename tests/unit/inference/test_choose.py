@@ -107,8 +107,8 @@ def test_a_sampler_chooses_and_then_samples_as_if_told(problem: Problem, coreset
 @pytest.mark.parametrize(
     ("told", "tried"),
     [
-        ({}, {(0.1, 8.0), (0.001, 4.0), (0.001, 8.0)}),
-        ({"temperature": 1.0}, {(1.0, 8.0), (1.0, 4.0)}),
+        ({}, {(0.1, 8.0), (0.001, 2.0), (0.001, 4.0), (0.001, 8.0)}),
+        ({"temperature": 1.0}, {(1.0, 8.0), (1.0, 4.0), (1.0, 2.0)}),
         ({"prior_scale": 2.0}, {(0.1, 2.0), (0.001, 2.0)}),
     ],
 )
