@@ -398,3 +398,24 @@ def test_where_a_network_has_kernels_the_gradient_is_the_same(method: Any, probl
     images, others = (state.images if hasattr(state, "images") else state for state in (one, other))
     torch.testing.assert_close(others.velocity, images.velocity, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(again.loss, info.loss, rtol=1e-12, atol=0)
+
+
+def test_images_are_shown_class_by_class(problem: Problem) -> None:
+    """All at once, those of a hundred classes would be in memory together."""
+    order: list[str] = []
+
+    def view(x: Tensor, rng: Rng) -> Tensor:  # noqa: ARG001
+        order.append("shown")
+        return x
+
+    def against(real: Tensor, label: int) -> classwise.Mismatch:  # noqa: ARG001
+        order.append("matched")
+        return lambda own: (own, own.sum())
+
+    method = DM(**SMALL)
+    state = method.init(problem, Rng(0))
+    drawn = classwise.draw(problem, problem.model.init(Rng(0), dtype=problem.dtype), BATCH, Rng(0))
+    gradient, loss = classwise.match(method, problem, view, state.x, drawn, against, Rng(0))
+    assert order == ["shown", "shown", "matched"] * problem.num_classes
+    torch.testing.assert_close(gradient, state.x)
+    torch.testing.assert_close(loss, state.x.sum())

@@ -7,7 +7,7 @@ a captured graph.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -116,18 +116,23 @@ def draw(problem: Problem, theta: Tensor, size: int, rng: Rng) -> Real:
 def match(method: Settings, problem: Problem, view: View, x: Tensor, real: Real, against: Against, rng: Rng) -> tuple[Tensor, Tensor]:
     """Gradient in the images x, ordered by class, of the sum over classes of what `against` says; and that sum."""
 
-    own_view, streams = trajectory.tiled(view, method.formation), [rng("augment", label) for label in range(len(real.batches))]
-    both = []  # real images of a class, and its own with their way back; one stream: the same augmentation
-    for own, batch, stream in zip(x.chunk(len(streams)), real.batches, streams, strict=True):
-        both.append((view(problem.batch(batch)[0], stream), *seen(own_view, own, stream)))
+    own_view, pulls = trajectory.tiled(view, method.formation), []
 
-    def towards(label: int) -> tuple[Tensor, Tensor]:
-        theirs, ours, _ = both[label]
-        return against(theirs, label)(ours)
+    def calls() -> Iterator[Callable[[], tuple[Tensor, Tensor]]]:
+        """What chance decides comes before the branches; images are made for as many classes as go side by side."""
+        for label, (own, batch) in enumerate(zip(x.chunk(len(real.batches)), real.batches, strict=True)):
+            stream = rng("augment", label)  # one for both sides: the same augmentation
+            theirs = view(problem.batch(batch)[0], stream)
+            ours, pull = seen(own_view, own, stream)
+            pulls.append(pull)
+            yield functools.partial(_towards, against, theirs, ours, label)
 
-    found = list(side_by_side(functools.partial(towards, label) for label in range(len(both))))
-    gradients = [pull(gradient) for (_, _, pull), (gradient, _) in zip(both, found, strict=True)]
-    return torch.cat(gradients), torch.stack([loss for _, loss in found]).sum()
+    gradients, losses = zip(*side_by_side(calls()), strict=True)
+    return torch.cat([pull(gradient) for pull, gradient in zip(pulls, gradients, strict=True)]), torch.stack(losses).sum()
+
+
+def _towards(against: Against, theirs: Tensor, ours: Tensor, label: int) -> tuple[Tensor, Tensor]:
+    return against(theirs, label)(ours)
 
 
 def mismatch(problem: Problem, loss: Callable[[Tensor], Tensor]) -> Mismatch:

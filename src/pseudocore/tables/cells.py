@@ -11,7 +11,7 @@ from pseudocore.core.registry import did_you_mean
 from pseudocore.tables import own
 from pseudocore.tables.published import PAPERS, Printed, printed
 
-__all__ = ["Cell", "cells", "matching", "table_names", "title"]
+__all__ = ["Cell", "cells", "matching", "table_names", "table_of", "title"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Cell:
 
 
 def table_names() -> list[str]:
-    return [*dict.fromkeys(_table_of(one) for one in printed()), own.NAME]
+    return [*dict.fromkeys(table_of(one) for one in printed()), own.NAME]
 
 
 def title(table: str) -> str:
     """Where a table comes from, in words."""
-    return next((one.source for one in printed() if _table_of(one) == table), own.TITLE)
+    return next((one.source for one in printed() if table_of(one) == table), own.TITLE)
 
 
 def cells(table: str, presets: Iterable[str] = ()) -> tuple[Cell, ...]:
@@ -68,7 +68,8 @@ def matching(found: Sequence[Cell], *patterns: str) -> list[Cell]:
     return [cell for cell in found if not patterns or any(fnmatch.fnmatchcase(cell.name, pattern) for pattern in patterns)]
 
 
-def _table_of(one: Printed) -> str:
+def table_of(one: Printed) -> str:
+    """The name of the table that a printed number stands in."""
     return one.paper if one.table == "summary" else f"{one.paper}-{one.table}"
 
 
@@ -76,7 +77,7 @@ def _table_of(one: Printed) -> str:
 def _printed_cells(table: str) -> tuple[Cell, ...]:
     groups: dict[str, list[Printed]] = {}
     for one in printed():
-        if _table_of(one) == table:
+        if table_of(one) == table:
             groups.setdefault(_name(one), []).append(one)
     return tuple(
         Cell(table, name, one.data, one.model, one.budget, one.method, one.inference, {row.metric: row for row in rows})

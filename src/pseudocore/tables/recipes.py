@@ -16,7 +16,7 @@ from pseudocore.core.registry import inferences, methods, models
 from pseudocore.setup import Reduction, Setup, check_tables
 from pseudocore.store import toml
 from pseudocore.tables import headers, own
-from pseudocore.tables.cells import Cell
+from pseudocore.tables.cells import Cell, table_of
 from pseudocore.tables.fields import fields
 from pseudocore.tables.headers import Way
 from pseudocore.tables.published import printed
@@ -133,7 +133,7 @@ def _borrowed(cell: Cell, method: str, stem: str, variant: str, presets: Mapping
     network = cell.model.partition("->")[0]
     taken = fields(methods[method].make) - set(_OF_THEIR_METHOD)
     alike = {name: _read(name, path) for name, path in presets.items() if name.startswith(f"{cell.paper}/{stem}-")}
-    beside = {one.method for one in printed() if f"{one.paper}-{one.table}" == cell.table}
+    beside = {one.method for one in printed() if table_of(one) == cell.table}
 
     def unlike(name: str) -> tuple[bool, bool, bool]:
         method = alike[name]["method"]

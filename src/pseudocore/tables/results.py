@@ -76,22 +76,15 @@ def stored(out: Path, cells: Sequence[Cell], recipes: Mapping[str, Recipe]) -> d
 
     Runs of whole presets (`benchmarks/presets.py`, `trajectories.py`) count in every table of their paper that prints them.
     """
-    found, folders = {}, set()
-    for cell in cells:
-        folders |= {out / cell.table, *out.glob(f"{cell.paper}-*/")}
-        if (path := out / cell.table / f"{cell.name}.json").is_file():
-            found[cell.name] = _read(path)
-    for path in sorted(path for folder in folders for path in folder.glob("*.json")):
+    places = {cell.name: out / cell.table / f"{cell.name}.json" for cell in cells}
+    found = {name: _read(path) for name, path in places.items() if path.is_file()}
+    folders = {folder for cell in cells[:1] for folder in (out / cell.table, *out.glob(f"{cell.paper}-*/"))}
+    missing = [(cell, recipe) for cell in cells if cell.name not in found and (recipe := recipes.get(cell.name)) is not None]
+    for path in sorted({path for folder in folders for path in folder.glob("*.json")}.difference(places.values())):
         document = strict_json.read(path)
-        if document.get("kind") == _KIND:
-            continue
-        for cell in cells:
-            recipe = recipes.get(cell.name)
-            if (
-                recipe is not None
-                and recipe.preset == document.get("preset")
-                and (result := _of_file(path, document, cell, recipe)) is not None
-            ):
+        for cell, recipe in missing:
+            of_preset = document.get("kind") != _KIND and recipe.preset == document.get("preset")
+            if of_preset and (result := _of_file(path, document, cell, recipe)) is not None:
                 found.setdefault(cell.name, result)
     return found
 
