@@ -404,11 +404,11 @@ def test_images_are_shown_class_by_class(problem: Problem) -> None:
     """All at once, those of a hundred classes would be in memory together."""
     order: list[str] = []
 
-    def view(x: Tensor, rng: Rng) -> Tensor:  # noqa: ARG001
+    def view(x: Tensor, rng: Rng) -> Tensor:
         order.append("shown")
         return x
 
-    def against(real: Tensor, label: int) -> classwise.Mismatch:  # noqa: ARG001
+    def against(real: Tensor, label: int) -> classwise.Mismatch:
         order.append("matched")
         return lambda own: (own, own.sum())
 
