@@ -22,8 +22,8 @@ from pseudocore.store.manifest import hardware, now, versions
 
 __all__ = ["GROWING", "KNOBS", "METHODS", "Curve", "Row", "run"]
 
-METHODS = ("vbpc", "frepo", "bpc-fkl", "bpc-rkl", "bpc-w", "bpc-cd", "dm")
-"""What is timed unless told; any method with steps can be named."""
+METHODS = ("vbpc", "frepo", "bpc-fkl", "bpc-rkl", "bpc-w", "bpc-cd", "dm", "dsa", "lcmat-c", "cafe", "kip", "dd", "ld", "ld-rr", "dc", "mtt", "psvi")
+"""What is timed unless told: every method with steps, those that others are compared with first."""
 
 GROWING = ("bpc-fkl", "vbpc")
 """Methods whose growth is measured unless told."""
@@ -126,7 +126,7 @@ def run(
     growing: Sequence[str] = GROWING,
     device: str = "cpu",
     compile: Compile = "auto",
-    seconds: float = 45.0,
+    seconds: float = 90.0,
     commit: str = "",
     on_ceilings: Callable[[Ceilings], None] = lambda ceilings: None,
     on_row: Callable[[Row], None] = lambda row: None,

@@ -44,7 +44,7 @@ def _verb() -> Callable[..., Any]:
         growth: Annotated[
             list[str] | None, _several(f"A method to measure at other sizes too [default: {' '.join(plan.GROWING)}, or none]")
         ] = None,
-        seconds: Annotated[float, Parameter(validator=validators.Number(gt=0), help="After this long nothing new is begun.")] = 45.0,
+        seconds: Annotated[float, Parameter(validator=validators.Number(gt=0), help="After this long nothing new is begun.")] = 90.0,
         size: Annotated[
             Literal["auto", "small", "full"], Parameter(help="Sizes to start from: full, the published ones, on a GPU.")
         ] = "auto",

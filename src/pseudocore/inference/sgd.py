@@ -131,16 +131,22 @@ def _mean_log_likelihood(problem: Problem, coreset: Coreset, batch_size: int, ch
     y = y.to(problem.dtype) if y.is_floating_point() else y
     weight = (coreset.weight / coreset.weight.mean()).to(problem.device, problem.dtype)
 
+    def log_probs(theta: Tensor, inputs: Tensor) -> Tensor:
+        with problem.fast():
+            logits = problem.model.logits(theta, inputs)
+        return logits.to(theta.dtype).log_softmax(-1)
+
     def log_density(theta: Tensor, rng: Rng) -> Tensor:
         part: Tensor | slice = slice(None)
         if len(x) > batch_size:
             part = rng("batch").integers(len(x), batch_size, device=x.device)
         inputs = x[part] if problem.augment is None else problem.augment(x[part], rng("augment"))
+        labels, weights = y[part], weight[part]
         if chance == 0:
-            return (weight[part] * problem.log_likelihood(theta, inputs, y[part])).mean(-1)
-        mix, labels, weights = mixed(inputs, chance, rng("cutmix")), y[part], weight[part]
-        log_probs = problem.model.logits(theta, mix.x).log_softmax(-1)
-        own, other = (weights[which] * label_log_likelihood(log_probs, labels[which]) for which in (slice(None), mix.partner))
+            return (weights * label_log_likelihood(log_probs(theta, inputs), labels)).mean(-1)
+        mix = mixed(inputs, chance, rng("cutmix"))
+        predicted = log_probs(theta, mix.x)
+        own, other = (weights[which] * label_log_likelihood(predicted, labels[which]) for which in (slice(None), mix.partner))
         return torch.lerp(own, other, mix.share).mean(-1)
 
     return log_density
