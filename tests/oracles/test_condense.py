@@ -93,8 +93,8 @@ def written_out(kind: str, one: list[Tensor], other: list[Tensor]) -> Tensor:
     matrices = [(a, b) for a, b in zip(one, other, strict=True) if a.ndim == 2]
     if kind == "cosine":
         return sum(1 - cosine_similarity(a[row], b[row], dim=0) for a, b in matrices for row in range(len(a)))
-    if kind == "mse":
-        return sum((a - b).square().sum() for a, b in matrices) / sum(a.numel() for a, _ in matrices)
+    if kind in ("mse", "squares"):
+        return sum((a - b).square().sum() for a, b in matrices) / (sum(a.numel() for a, _ in matrices) if kind == "mse" else 1)
     return sum((a - b).square().sum() for a, b in zip(one, other, strict=True)).sqrt()
 
 
@@ -106,7 +106,7 @@ def by_class(x: Tensor, score: Callable[[Tensor, int], Tensor]) -> float:
 # --- losses and pixel gradients ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("distance", ["cosine", "mse", "l2"])
+@pytest.mark.parametrize("distance", ["cosine", "mse", "squares", "l2"])
 @pytest.mark.parametrize("method", [DC, DSA])
 def test_gradient_matching(problem: Problem, differentiate: Differentiate, method: Any, distance: Any) -> None:
     method = method(**SMALL, distance=distance, image_lr=0.3)
@@ -130,7 +130,7 @@ def objective_at(problem: Problem, distance: str, theta: Tensor) -> Callable[[Te
     return lambda x: by_class(x, lambda own, label: written_out(distance, targets[label], gradient(theta, own, label)))
 
 
-@pytest.mark.parametrize("distance", ["cosine", "mse", "l2"])
+@pytest.mark.parametrize("distance", ["cosine", "mse", "squares", "l2"])
 def test_curvature_matching_is_equation_15(problem: Problem, differentiate: Differentiate, distance: Any) -> None:
     method = LCMatC(**SMALL, distance=distance, rho=0.7)
     state = method.init(problem, Rng(0))
@@ -195,11 +195,11 @@ def test_mean_features_by_hand() -> None:
 # --- distances and variances ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["cosine", "mse", "l2"])
+@pytest.mark.parametrize("kind", ["cosine", "mse", "squares", "l2"])
 def test_distances_by_hand(kind: Any) -> None:
     one = [torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([1.0, 1.0])]
     other = [torch.tensor([[4.0, 3.0], [0.0, 2.0]]), torch.tensor([1.0, 3.0])]
-    assert float(between(kind, one, other)) == pytest.approx({"cosine": 1 / 25 + 1, "mse": 7 / 4, "l2": math.sqrt(11)}[kind])
+    assert float(between(kind, one, other)) == pytest.approx({"cosine": 1 / 25 + 1, "mse": 7 / 4, "squares": 7, "l2": math.sqrt(11)}[kind])
     assert float(between(kind, one, one)) == pytest.approx(0, abs=1e-6)
 
 
@@ -272,17 +272,21 @@ def test_the_network_is_trained_on_the_pseudo_images(problem: Problem, method: A
     torch.testing.assert_close(after.theta, theta.detach(), rtol=1e-10, atol=1e-12)
 
 
-def test_the_network_of_curvature_matching_is_trained_on_the_data(problem: Problem) -> None:
-    method = LCMatC(**SMALL, num_inner_steps=3, inner_lr=0.2, inner_batch_size=8)
+@pytest.mark.parametrize("momentum", [0, 0.7])
+def test_the_network_of_curvature_matching_is_trained_on_the_data(problem: Problem, momentum: float) -> None:
+    method = LCMatC(**SMALL, num_inner_steps=3, inner_lr=0.2, inner_momentum=momentum, inner_batch_size=8, max_age=2)
     state = method.init(problem, Rng(0))
+    theta = state.theta.clone().requires_grad_()
+    sgd = torch.optim.SGD([theta], 0.2, momentum)
     after, _ = method.step(problem, state, STEP)
-    theta = state.theta
     for number in range(3):
-        theta = theta.detach().requires_grad_()
         x, y = problem.batch(STEP("inner")("batch", number).integers(problem.num_train, 8))
-        shown = stretched(x, STEP("inner")("augment", number))
-        theta = theta - 0.2 * torch.autograd.grad(cross_entropy(hidden(theta, shown)[2], y), theta)[0]
+        sgd.zero_grad()
+        cross_entropy(hidden(theta, stretched(x, STEP("inner")("augment", number)))[2], y).backward()
+        sgd.step()
     torch.testing.assert_close(after.theta, theta.detach(), rtol=1e-10, atol=1e-12)
+    assert after.velocity.any()
+    assert not method.step(problem, after, STEP)[0].velocity.any()  # a fresh network is at rest
 
 
 @pytest.mark.parametrize("make", [DC, CAFE, LCMatC])

@@ -38,7 +38,7 @@ def noise_images(
     [
         dc.DC(**SHORT, **INNER),
         dc.DSA(**SHORT, **INNER),
-        lcmat_c.LCMatC(**SHORT, **INNER),
+        lcmat_c.LCMatC(**SHORT, **INNER, inner_momentum=0.9),
         dm.DM(**SHORT),
         cafe.CAFE(**SHORT, **INNER),
         dc.DC(**SHORT, **INNER, formation=2),

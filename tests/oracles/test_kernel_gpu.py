@@ -29,24 +29,25 @@ METHODS = {
 }
 
 
-def noise_images(width: int) -> Problem:
+def noise_images(width: int, dtype: torch.dtype = torch.float32) -> Problem:
     """Ten classes of noise the size of CIFAR-10, under convnet3."""
     rng, device = Rng(0), torch.device("cuda")
     x = (256 * rng("x").uniform(200, 3, 32, 32)).to(torch.uint8)
     y = torch.arange(200) % 10
     data = Dataset("noise", Examples(x, y), Examples(x[:10], y[:10]), 10)
-    return Problem(data, ConvNet(width=width).build(data.shape, 10), whiten.make("standard", data, device=device), device=device)
+    model, preprocess = ConvNet(width=width).build(data.shape, 10), whiten.make("standard", data, device=device, dtype=dtype)
+    return Problem(data, model, preprocess, device=device, dtype=dtype)
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_a_step_is_captured_and_draws_as_it_would_eagerly(method: Any) -> None:
-    problem = noise_images(16)
+    problem = noise_images(16, torch.float64)  # in float32 rounding alone moves `dd` by 3 % of what it moves
     captured, eager = (run(method, problem, seed=0, compile=how) for how in ("auto", "off"))
     assert (captured.status, captured.note) == ("finished", "")
     start = method.coreset(problem, method.init(problem, Rng(0)("init")))
     for name in ("x", "y"):
         ours, theirs, before = (getattr(coreset, name).double() for coreset in (captured.coreset, eager.coreset, start))
-        assert (ours - theirs).norm() <= 0.01 * (theirs - before).norm()
+        assert (ours - theirs).norm() <= 1e-4 * (theirs - before).norm()
 
 
 def test_the_memory_of_dd_hardly_grows_with_its_inner_steps() -> None:

@@ -22,7 +22,25 @@ from pseudocore.store.manifest import hardware, now, versions
 
 __all__ = ["GROWING", "KNOBS", "METHODS", "Curve", "Row", "run"]
 
-METHODS = ("vbpc", "frepo", "bpc-fkl", "bpc-rkl", "bpc-w", "bpc-cd", "dm", "dsa", "lcmat-c", "cafe", "kip", "dd", "ld", "ld-rr", "dc", "mtt", "psvi")
+METHODS = (
+    "vbpc",
+    "frepo",
+    "bpc-fkl",
+    "bpc-rkl",
+    "bpc-w",
+    "bpc-cd",
+    "dm",
+    "dsa",
+    "lcmat-c",
+    "cafe",
+    "kip",
+    "dd",
+    "ld",
+    "ld-rr",
+    "dc",
+    "mtt",
+    "psvi",
+)
 """What is timed unless told: every method with steps, those that others are compared with first."""
 
 GROWING = ("bpc-fkl", "vbpc")

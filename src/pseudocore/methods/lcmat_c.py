@@ -29,21 +29,30 @@ Deviations:
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from pseudocore.core.config import Count, NonNegative, Positive
+from pseudocore.core.config import Count, Fraction, NonNegative, Positive
 from pseudocore.core.gradient import gradient_of
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts import classwise, distance, trajectory
-from pseudocore.parts.classwise import Info, Settings, State
+from pseudocore.parts.classwise import Info, Settings
 from pseudocore.parts.distance import Distance
 from pseudocore.parts.gradients import LastLayer, gradient_variance
 
 __all__ = ["LCMatC"]
+
+
+class State(NamedTuple):
+    images: trajectory.State
+    theta: Tensor  # (P,) the network that matching is done under
+    velocity: Tensor  # (P,) of its training
+    age: Tensor  # () matching steps done under it
 
 
 @methods.register("lcmat-c", kind="condense", paper="Shin et al. 2023, arXiv 2303.04449")
@@ -58,7 +67,7 @@ class LCMatC(Settings):
     rho: NonNegative = 0.1
     """Radius of the neighbourhood in which losses shall agree: the weight of curvature beside slope; 0 is gradient matching."""
     distance: Distance = "cosine"
-    """Of gradients: cosine over output nodes, mean square over weights, or Euclidean; the step size on images belongs to it."""
+    """Of gradients: cosine over output nodes, mean or sum of squares over weights, or Euclidean; the step size on images belongs to it."""
     max_age: Count = 100
     """Matching steps after which the network is replaced by a fresh one."""
     num_inner_steps: Count = 8
@@ -67,10 +76,13 @@ class LCMatC(Settings):
     """Real examples per training step."""
     inner_lr: Positive = 0.01
     """Step size of that training."""
+    inner_momentum: Fraction = 0.0
+    """Share of the network's last change that is kept in it."""
 
     def init(self, problem: Problem, rng: Rng) -> State:
         classwise.check_classes(self, problem)
-        return classwise.under(problem, classwise.begin(self, problem, rng), rng)
+        images, theta, age = classwise.under(problem, classwise.begin(self, problem, rng), rng)
+        return State(images, theta, torch.zeros_like(theta), age)
 
     def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
         theta, view = state.theta, trajectory.view_of(problem)
@@ -90,16 +102,21 @@ class LCMatC(Settings):
 
         gradient, loss = classwise.match(self, problem, view, state.images.x, drawn, against, rng)
         images, info = classwise.move(self, state.images, drawn, gradient, loss)
-        theta = self._trained(problem, theta, rng("inner")) if self.max_age > 1 else theta
-        return State(images, *classwise.aged(problem, theta, state.age, rng("fresh"), max_age=self.max_age)), info
+        velocity = state.velocity
+        if self.max_age > 1:
+            theta, velocity = self._trained(problem, theta, velocity, rng("inner"))
+        theta, age = classwise.aged(problem, theta, state.age, rng("fresh"), max_age=self.max_age)
+        return State(images, theta, torch.where(age > 0, velocity, 0), age), info
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
         return trajectory.coreset(problem, state.images.x, state.images.y, factor=self.formation)
 
-    def _trained(self, problem: Problem, theta: Tensor, rng: Rng) -> Tensor:
+    def _trained(self, problem: Problem, theta: Tensor, velocity: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
         """The constraint of Eq. (15), on random batches."""
         view = trajectory.view_of(problem)
         for number in range(self.num_inner_steps):
             x, y = problem.batch(rng("batch", number).integers(problem.num_train, self.inner_batch_size, device=problem.device))
-            theta = theta - self.inner_lr * gradient_of(trajectory.energy_on(problem, y))(theta, view(x, rng("augment", number)))
-        return theta
+            slope = gradient_of(trajectory.energy_on(problem, y))(theta, view(x, rng("augment", number)))
+            velocity = self.inner_momentum * velocity + slope
+            theta = theta - self.inner_lr * velocity
+        return theta, velocity

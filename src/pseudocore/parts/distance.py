@@ -7,9 +7,10 @@ one row of a matrix),
 |---|---|
 | `cosine` | $\sum_{l, i} 1 - \langle A_{li}, B_{li} \rangle / (\lVert A_{li} \rVert \lVert B_{li} \rVert)$ (Zhao, Mopuri, Bilen 2021) |
 | `mse` | the mean of $(A - B)^2$ over all weights |
+| `squares` | the sum of $(A - B)^2$ over all weights, which Kim et al. (2022, IDC) call mse |
 | `l2` | $\lVert A - B \rVert_2$ over all parameters |
 
-Biases and the gains of norms are one number a node: a number has no direction, so the cosine leaves them out, and so does `mse`. A node
+Biases and the gains of norms are one number a node: a number has no direction, so the cosine leaves them out, and so do `mse` and `squares`. A node
 without a gradient on either side counts 1 in the cosine and pulls at nothing.
 """
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 __all__ = ["Distance", "between"]
 
-Distance = Literal["cosine", "mse", "l2"]
+Distance = Literal["cosine", "mse", "squares", "l2"]
 
 
 def between(kind: Distance, one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
@@ -30,8 +31,9 @@ def between(kind: Distance, one: Sequence[Tensor], other: Sequence[Tensor]) -> T
         difference = torch.cat([(a - b).flatten() for a, b in zip(one, other, strict=True)])
         return difference.square().sum().sqrt()
     weights = [(a, b) for a, b in zip(one, other, strict=True) if a.ndim > 1]
-    if kind == "mse":
-        return torch.cat([(a - b).flatten() for a, b in weights]).square().mean()
+    if kind in ("mse", "squares"):
+        squares = torch.cat([(a - b).flatten() for a, b in weights]).square()
+        return squares.mean() if kind == "mse" else squares.sum()
     return torch.stack([_cosine(a.flatten(1), b.flatten(1)) for a, b in weights]).sum()
 
 
