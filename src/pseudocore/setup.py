@@ -43,7 +43,8 @@ class Setup:
     preprocess: Literal["none", "standard", "published", "zca"] = "standard"
     """From pixels to network inputs."""
     augment: str | None = None
-    """Operations of differentiable augmentation to draw from, as color_crop_cutout_flip_scale_rotate; unless told, none."""
+    """Operations of differentiable augmentation to draw one from, as color_crop_cutout_flip_scale_rotate, or to do in turn, as crop+flip;
+    unless told, none."""
     siamese: bool = True
     """Whether one augmentation is drawn for a whole batch rather than one per example."""
     prior_scale: Positive = 1.0

@@ -370,7 +370,7 @@ def test_dsa_is_dc_augmented(make_problem: MakeProblem) -> None:
     data = Dataset("few", Examples(x, y), Examples(x, y), 2)
     problem = Problem(data, Linear().build((1, 4, 4), 2), whiten.make("none", data))
     augmented = replace(problem, augment=augment.DSA(strategy="crop_scale"))
-    options: dict[str, Any] = {"per_class": 1, "num_steps": 5, "max_age": 2, "num_inner_steps": 2}
+    options: dict[str, Any] = {"per_class": 1, "num_steps": 5, "max_age": 2, "num_inner_steps": 2, "initial": "noise"}
     ours = run(DSA(**options, strategy="crop_scale"), problem, seed=0).coreset.x
     assert torch.equal(ours, run(DC(**options), augmented, seed=0).coreset.x)
     assert not torch.equal(ours, run(DC(**options), problem, seed=0).coreset.x)

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
-from pseudocore.core.problem import Problem
+from pseudocore.core.problem import Problem, own_kernels
 from pseudocore.core.rng import Device, Rng
 from pseudocore.core.tree import clone, flatten
 
@@ -33,7 +33,8 @@ __all__ = ["AT_ONCE", "COMPILE_HELP", "Compile", "Step", "Stepper", "fused", "is
 
 Compile = Literal["auto", "on", "off"]
 COMPILE_HELP = (
-    "auto captures steps as CUDA graphs on a GPU and compiles those of long runs; on compiles them anywhere; off runs them eagerly."
+    "auto captures steps as CUDA graphs on a GPU and compiles those of long runs; on compiles them anywhere; off runs torch's own "
+    "kernels eagerly."
 )
 Step = Callable[[Problem, Any, Rng], tuple[Any, Any]]
 Result = TypeVar("Result")
@@ -98,7 +99,8 @@ def side_by_side(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
 class Stepper:
     """Runs `step`, as a graph where that is possible.
 
-    `auto` captures on a GPU, and compiles too when `num_steps` is large; `on` does both, on a CPU the latter alone; `off` neither.
+    `auto` captures on a GPU, and compiles too when `num_steps` is large; `on` does both, on a CPU the latter alone; `off` neither,
+    nor does it use kernels of our own.
     A captured step keeps the state in buffers of its own: a state it returned is overwritten by the next call, and whoever
     wants to keep one clones it.
     """
@@ -109,6 +111,7 @@ class Stepper:
         on_gpu = problem.device.type == "cuda"
         self._compile = compile == "on" or (compile == "auto" and on_gpu and num_steps >= PAYS_FROM)
         self._in_pieces = in_pieces
+        self._own_kernels = compile != "off"  # they are compiled, too
         self._tried = False
         self._warm_up = WARM_UP if compile != "off" and on_gpu else 0
         self._replayable: _Replayable | None = None
@@ -137,12 +140,14 @@ class Stepper:
 
     @contextmanager
     def _pieces(self) -> Iterator[None]:
+        allowed = own_kernels.set(self._own_kernels and own_kernels.get())
         pieces: Pieces = "all but passes" if self._problem.has_kernels else "all"
         token = _compiled_pieces.set(pieces if self._compile and self._in_pieces else "none")
         try:
             yield
         finally:
             _compiled_pieces.reset(token)
+            own_kernels.reset(allowed)
 
     def _try_to_compile(self, state: Any, rng: Rng) -> None:
         """Compile, and once for all to see whether it works; the state it leads to is thrown away."""

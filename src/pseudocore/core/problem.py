@@ -9,6 +9,7 @@ The sum runs over weighted points, the prior enters once. Nothing here is a mean
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -19,9 +20,12 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.types import Augment, Coreset, Dataset, Experts, Model, Preprocess, Shelf
 
-__all__ = ["GaussianPrior", "Precision", "Problem", "label_log_likelihood"]
+__all__ = ["GaussianPrior", "Precision", "Problem", "label_log_likelihood", "own_kernels"]
 
 Precision = Literal["float32", "tf32", "bf16"]
+
+own_kernels: ContextVar[bool] = ContextVar("own kernels", default=True)
+"""Whether kernels of our own may be used, which are compiled when first called; `core/compile.py` forbids them where nothing shall be."""
 
 _BRIGHTEST = 20.0
 """No image has such pixels, not even a learned one; one in 0 to 255 has."""
@@ -73,7 +77,8 @@ class Problem:
     @property
     def has_kernels(self) -> bool:
         """Whether the network has kernels of our own on this device, which what compiles would have to give up."""
-        return self.device.type == "cuda" and getattr(self.model, "has_kernels", False)
+        allowed = torch.compiler.is_compiling() or own_kernels.get()  # the compiler need not look into the latter
+        return allowed and self.device.type == "cuda" and getattr(self.model, "has_kernels", False)
 
     @property
     def num_train(self) -> int:

@@ -1,7 +1,8 @@
 """Differentiable siamese augmentation (Zhao and Bilen, *Dataset Condensation with Differentiable Siamese Augmentation*, 2021).
 
 One operation of the strategy is drawn per call, and its parameters: shared by the whole batch and by every other batch
-called with the same `rng` ("siamese"), or one set per example. All of it is drawn where the images are, so nothing waits for the
+called with the same `rng` ("siamese"), or one set per example. Strategies joined by + are followed one after the other, so that
+`crop+flip` does both where `crop_flip` does either. All of it is drawn where the images are, so nothing waits for the
 device: on a GPU every operation is carried out and the drawn one kept, on a CPU only that one.
 
 | operation | change |
@@ -16,6 +17,7 @@ device: on a GPU every operation is carried out and the drawn one kept, on a CPU
 Operations act on network inputs, where zero is the mean of the data. Flipping is wrong for numerals (MNIST, SVHN, digits).
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, cast
@@ -40,16 +42,16 @@ class Draw(NamedTuple):
     """What chance decided: an operation and three uniform numbers per example, (1, 3) when shared."""
 
     operation: str | Tensor
-    """Its name, or on a GPU its place among the strategy's operations."""
+    """Its name, or on a GPU its place among those of the choice."""
     uniform: Tensor
 
 
 @dataclass(frozen=True)
 class DSA:
-    """One random, differentiable operation on a batch of images (n, channels, height, width)."""
+    """One random, differentiable operation on a batch of images (n, channels, height, width), or several in turn."""
 
     strategy: str = "color_crop_cutout_flip_scale_rotate"
-    """Operations to draw from, joined by underscores."""
+    """Operations to draw one from, joined by underscores; several such choices, to be made in turn, by +."""
     siamese: bool = True
     """One draw for the whole batch, and for every batch called with the same rng; otherwise one per example."""
     flip: Fraction = 0.5
@@ -75,7 +77,7 @@ class DSA:
             if name not in OPERATIONS:
                 raise ConfigError(
                     f"unknown augmentation {name!r} in strategy {self.strategy!r}{did_you_mean(name, OPERATIONS)}; "
-                    f"join any of {', '.join(OPERATIONS)} by underscores"
+                    f"join any of {', '.join(OPERATIONS)} by underscores to draw one of them, by + to do one after the other"
                 )
         if len(set(self.operations)) < len(self.operations):
             raise ConfigError(f"strategy {self.strategy!r} names an operation twice; name each at most once")
@@ -83,29 +85,44 @@ class DSA:
         torch.compiler.allow_in_graph(rotate)  # type: ignore[no-untyped-call]
 
     @property
+    def choices(self) -> tuple[tuple[str, ...], ...]:
+        """What is drawn from, in turn."""
+        return tuple(tuple(part.split("_")) for part in self.strategy.split("+"))
+
+    @property
     def operations(self) -> tuple[str, ...]:
-        return tuple(self.strategy.split("_"))
+        return tuple(itertools.chain(*self.choices))
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
         return cast(Tensor, fused(self.apply)(x, self.draw(rng, len(x), x.device)))
 
-    def draw(self, rng: Rng, num: int, device: torch.device | str = "cpu") -> Draw:
-        """Decide for `num` examples; a siamese draw is the same for every `num`."""
-        uniform = rng("values").uniform(1 if self.siamese else num, 3, device=device)
-        if len(self.operations) == 1:
-            return Draw(self.operations[0], uniform)
-        place = rng("operation").integers(len(self.operations), device=device)
-        return Draw(place if place.is_cuda else self.operations[int(place)], uniform)
+    def draw(self, rng: Rng, num: int, device: torch.device | str = "cpu") -> Draw | tuple[Draw, ...]:
+        """Decide for `num` examples, choice by choice where there are several; a siamese draw is the same for every `num`."""
+        if len(self.choices) == 1:
+            return self._drawn(self.operations, rng, num, device)
+        return tuple(self._drawn(choice, rng("choice", place), num, device) for place, choice in enumerate(self.choices))
 
-    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+    def apply(self, x: Tensor, draw: Draw | tuple[Draw, ...]) -> Tensor:
         """Carry out a draw; pure, so one draw can serve many batches."""
         if x.ndim != 4:
             raise ConfigError(f"DSA augments images (n, channels, height, width), not inputs of shape {tuple(x.shape)}")
+        for choice, one in zip(self.choices, (draw,) if isinstance(draw, Draw) else draw, strict=True):
+            x = self._chosen(x, choice, one)
+        return x
+
+    def _drawn(self, choice: tuple[str, ...], rng: Rng, num: int, device: torch.device | str) -> Draw:
+        uniform = rng("values").uniform(1 if self.siamese else num, 3, device=device)
+        if len(choice) == 1:
+            return Draw(choice[0], uniform)
+        place = rng("operation").integers(len(choice), device=device)
+        return Draw(place if place.is_cuda else choice[int(place)], uniform)
+
+    def _chosen(self, x: Tensor, choice: tuple[str, ...], draw: Draw) -> Tensor:
         u = draw.uniform.to(x.device)
         if isinstance(draw.operation, str):
             return self._changed(x, draw.operation, u)
         result = x
-        for place, operation in enumerate(self.operations):
+        for place, operation in enumerate(choice):
             result = torch.where(draw.operation.to(x.device) == place, self._changed(x, operation, u), result)
         return result
 

@@ -41,6 +41,7 @@ from pseudocore.data import augment
 from pseudocore.parts import classwise, distance, formation, trajectory, unroll
 from pseudocore.parts.classwise import Info, State
 from pseudocore.parts.distance import Distance
+from pseudocore.parts.initial import Initial
 from pseudocore.parts.gradients import LastLayer
 from pseudocore.parts.unroll import View
 
@@ -81,6 +82,8 @@ class DC(Settings):
 class DSA(Settings):
     """Condensation by gradient matching under one random augmentation of real and pseudo-images."""
 
+    initial: Initial = "real"
+    """Start from real images, as the authors' published commands do, from mixes of two of a class, or from noise."""
     strategy: str = "color_crop_cutout_flip_scale_rotate"
     """Augmentations to draw from where the setup names none; leave out flip for numerals."""
 

@@ -10,8 +10,8 @@ one row of a matrix),
 | `squares` | the sum of $(A - B)^2$ over all weights, which Kim et al. (2022, IDC) call mse |
 | `l2` | $\lVert A - B \rVert_2$ over all parameters |
 
-Biases and the gains of norms are one number a node: a number has no direction, so the cosine leaves them out, and so do `mse` and `squares`. A node
-without a gradient on either side counts 1 in the cosine and pulls at nothing.
+Biases and the gains of norms are one number a node: a number has no direction, so the cosine leaves them out, and so do `mse` and
+`squares`. A node without a gradient on either side counts 1 in the cosine and pulls at nothing.
 """
 
 from collections.abc import Sequence

@@ -8,6 +8,7 @@ import collections
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pseudocore.evaluation.names import DETAILS, metric_title
 from pseudocore.evaluation.tables import Estimate, format_metric
@@ -144,10 +145,20 @@ def _remarks(recipe: Recipe | Missing, result: Result) -> str:
     """Where a result is not that of the preset as it stands."""
     words = [f"{name} = {value}" for name, value in result.changes.items()]
     if isinstance(recipe, Recipe):
-        made = result.settings.get("config", {}).get("options", {})
-        stale = [name for name, value in recipe.table["options"].items() if name not in result.changes and made.get(name) != value]
-        words += [f"{name} = {made.get(name, 'unset')}, where the preset now has {recipe.table['options'][name]}" for name in stale]
-    return "; ".join(words)
+        made, now = result.settings.get("config", {}), recipe.table
+        words += _stale("", made.get("options", {}), now["options"], result.changes)
+        words += _stale("setup.", made.get("setup", {}), now["setup"], result.changes)
+        for name, way in result.settings.get("ways", {}).items():
+            if name in recipe.ways:
+                words += _stale("evaluate.", way["options"], recipe.ways[name].options, result.changes)
+                words += _stale("evaluate.", way["setup"], recipe.ways[name].setup, result.changes)
+    return "; ".join(dict.fromkeys(words))
+
+
+def _stale(prefix: str, made: Mapping[str, Any], now: Mapping[str, Any], changes: Mapping[str, Any]) -> list[str]:
+    """What has another value in the preset by now."""
+    names = [name for name, value in now.items() if f"{prefix}{name}" not in changes and made.get(name) != value]
+    return [f"{prefix}{name} = {made.get(name, 'unset')}, where the preset now has {now[name]}" for name in names]
 
 
 def _in_short(reasons: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
 """A captured step must be the eager step: same draws, same states, same fallbacks. Capture itself needs a GPU."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -148,3 +149,31 @@ def test_pieces_are_compiled_where_a_step_is_compiled_in_pieces(problem: Problem
     compiled.clear()
     step_of_pieces(problem, start, rng)
     assert not compiled, "nor after one"
+
+
+@pytest.mark.parametrize(("how", "allowed"), [("auto", True), ("off", False)])
+def test_off_uses_no_kernels_of_our_own_either(how: Any, allowed: bool) -> None:
+    problem, seen = on_a_gpu_with_kernels(), []
+
+    def step(problem: Problem, state: Any, rng: Rng) -> tuple[Any, Any]:
+        seen.append(problem.has_kernels)
+        return state, ()
+
+    stepper = Stepper(step, problem, how)
+    stepper._warm_up = 0
+    stepper((torch.zeros(1),), Rng(0))
+    assert seen == [allowed]
+    assert problem.has_kernels  # outside of it
+
+
+def on_a_gpu_with_kernels() -> Any:
+    """As much of such a problem as a stepper asks for."""
+
+    class Claimed(Problem):
+        def __init__(self) -> None:
+            pass
+
+        device = torch.device("cuda")
+        model: Any = SimpleNamespace(has_kernels=True)
+
+    return Claimed()

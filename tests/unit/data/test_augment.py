@@ -144,6 +144,23 @@ def test_draws_depend_on_rng_alone() -> None:
     assert set(drawn) == set(OPERATIONS)
 
 
+@pytest.mark.parametrize("siamese", [True, False])
+def test_strategies_joined_by_plus_are_followed_in_turn(siamese: bool) -> None:
+    x, change, rng = images(4), DSA("flip+color+crop_rotate", siamese=siamese), Rng(3)
+    expected, places = x, []
+    for place, part in enumerate(("flip", "color", "crop_rotate")):
+        single = DSA(part, siamese=siamese)
+        draw = single.draw(rng("choice", place), 4)
+        assert isinstance(draw, Draw)
+        expected = single.apply(expected, draw)
+        places.append(draw.operation)
+    assert torch.equal(change(x, rng), expected)
+    assert places[:2] == ["flip", "color"]
+    drawn = {change.draw(Rng(seed), 4)[2].operation for seed in range(30)}  # type: ignore[union-attr]
+    assert drawn == {"crop", "rotate"}
+    assert len({change(x, Rng(seed)).numpy().tobytes() for seed in range(8)}) == 8
+
+
 def test_defaults_span_the_reference_ranges() -> None:
     """Extremes of the uniform numbers give the extremes of the published settings."""
     x = images(2, 3, 16, 16)
@@ -187,6 +204,8 @@ def test_low_precision_stays_low() -> None:
         ({"strategy": "color_rotat"}, "unknown augmentation 'rotat'.*did you mean 'rotate'"),
         ({"strategy": ""}, "unknown augmentation ''"),
         ({"strategy": "flip_flip"}, "twice"),
+        ({"strategy": "crop_flip+flip"}, "twice"),
+        ({"strategy": "crop+"}, "unknown augmentation ''"),
         ({"scale": 0.5}, "scale = 0.5 must be at least 1"),
         ({"flip": 2.0, "cutout": -1.0}, "flip = 2.0 .*; cutout = -1.0"),
     ],

@@ -35,13 +35,13 @@ class FromTheCpu(Rng):
 
 
 @pytest.mark.parametrize("siamese", [True, False])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", [*OPERATIONS, "flip+color+crop_rotate"])
 def test_augmentation_agrees_with_the_cpu(operation: str, siamese: bool) -> None:
     x, change = Rng(0).normal(8, 3, 16, 16), DSA(operation, siamese=siamese)
     torch.testing.assert_close(change(x.cuda(), FromTheCpu(1)).cpu(), change(x, Rng(1)), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", [*OPERATIONS, "flip+color+crop_rotate"])
 def test_augmentation_never_waits_for_the_device(operation: str, no_waiting: None) -> None:
     x = torch.ones(8, 3, 16, 16, device="cuda", requires_grad=True)
     DSA(operation)(x, Rng(1)).square().sum().backward()
