@@ -15,6 +15,8 @@ from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.registry import methods
 from pseudocore.evaluation.tables import Estimate
 from pseudocore.setup import Reduction
+from pseudocore.store import strict_json
+from pseudocore.store.manifest import hardware
 from pseudocore.tables import own, pages, render
 from pseudocore.tables.cells import Cell, cells, matching, table_names
 from pseudocore.tables.headers import A_SGHMC, LAUNCH, PUBLISHED, Way, read_header
@@ -165,6 +167,26 @@ def test_the_cost_is_what_the_preset_says() -> None:
     (planned,) = make_plan([cell("vbpc2025", "cifar10-ipc10-vbpc-last-layer-vi")], presets.available(), Path("none"), seeds=3)
     assert re.match(r"its preset says \d+ s of distillation", planned.estimate)
     assert planned.seconds is None  # here it was never run
+
+
+def test_a_cell_that_was_never_run_costs_what_bench_says(tmp_path: Path) -> None:
+    one = cell("lcmat2023-4", "cifar10-ipc10-dm-sgd")
+    rows = [{"name": "dm", "ours": {"ms": 5.0}}, {"name": "dsa", "ours": {"ms": 7.0}}]
+    mine = {"hardware": hardware(), "workload": {"shape": "cifar"}, "rows": rows}
+    (tmp_path / "bench").mkdir()
+    for name, document in {
+        "a": mine,
+        "b": {**mine, "hardware": "another machine", "rows": [{"name": "dm", "ours": {"ms": 9.0}}]},
+        "c": {**mine, "workload": {"shape": "digits"}, "rows": [{"name": "dm", "ours": {"ms": 1.0}}]},
+        "d": {**mine, "rows": [{"name": "dm"}]},
+        "e": {**mine, "rows": 3},
+    }.items():
+        strict_json.write(tmp_path / "bench" / f"{name}.json", document)
+    (tmp_path / "bench" / "f.json").write_text("no JSON")
+    (planned,) = make_plan([one], presets.available(), tmp_path, seeds=3)
+    assert planned.estimate == "about 100 s of steps by bench"  # 20,000 of them
+    (selected,) = make_plan([cell("lcmat2023-4", "cifar10-ipc10-uniform-sgd")], presets.available(), tmp_path, seeds=3)
+    assert selected.estimate == "cost unknown"
 
 
 def test_the_losses_of_table_4_are_in_its_presets() -> None:
@@ -394,17 +416,29 @@ def test_the_best_epoch_stands_for_the_protocol_of_lcmat(tmp_path: Path) -> None
     assert (ours, best) == (".310 ± .010", ".330 ± .010")
 
 
+def test_an_evaluation_that_has_moved_on_is_said(tmp_path: Path) -> None:
+    result = a_result(cell("lcmat2023-4", "cifar10-ipc10-dm-sgd"), {"true": measured(0.5)})
+    way: Any = result.settings["ways"]["true"]
+    old = {**way, "options": {**way["options"], "cutmix": 0.25}, "setup": {**way["setup"], "augment": "flip"}}
+    keep(tmp_path, dataclasses.replace(result, settings={**result.settings, "ways": {"true": old}}))
+    text = pages.to_markdown(render.render_table("lcmat2023-4", tmp_path, presets.available()))
+    moved = {"cutmix": (0.25, 0.5), "augment": ("flip", "flip+color+crop_scale_rotate")}
+    said = "; ".join(f"evaluate.{name} = {then}, where the preset now has {now}" for name, (then, now) in moved.items())
+    assert f"| {said} |" in text
+
+
 def test_failures_and_stale_settings_are_said(tmp_path: Path) -> None:
     failed, stale = cell("tiwary2023-4", "*row-ce-col-ce*"), cell("tiwary2023-4", "*row-ce-col-focal*")
     keep(tmp_path, a_result(failed, {}, status=FAILED, reason="bpc-cd diverged: x | y"))
     result = a_result(stale, {"true": measured(0.5)})
     config: Any = result.settings["config"]
-    old = {**config, "options": {**config["options"], "num_steps": 3}}
+    old = {**config, "options": {**config["options"], "num_steps": 3}, "setup": {**config["setup"], "augment": "crop_flip"}}
     keep(tmp_path, dataclasses.replace(result, settings={**result.settings, "config": old}))
     blocks = render.render_table("tiwary2023-4", tmp_path, presets.available())
     text = pages.to_markdown(blocks)
     assert "failed: bpc-cd diverged: x \\| y |" in text
     assert "num_steps = 3, where the preset now has 5000" in text
+    assert f"setup.augment = crop_flip, where the preset now has {config['setup']['augment']}" in text
     page = pages.to_html([*blocks, pages.Words("<script> & `code` *is* [here](a.md)")], title="<t>")
     assert "<title>&lt;t&gt;</title>" in page
     assert '&lt;script&gt; &amp; <code>code</code> <em>is</em> <a href="a.md">here</a>' in page

@@ -150,9 +150,9 @@ def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
         what = "done" if one.done else _short(one.obstacle) or ("run again: its settings changed" if one.result is not None else "run")
         grid.add_row(one.cell.name, one.recipe.preset if one.recipe is not None else "–", what, one.estimate if one.to_run else "")
     out.print(grid)
-    known = [one.seconds for one in planned if one.to_run and one.seconds is not None]
+    known = [cost for one in planned if one.to_run and (cost := one.seconds or one.benched) is not None]
     num_done, num_run = sum(one.done for one in planned), sum(one.to_run for one in planned)
-    sums = f", {sum(known):.0f} s for the {len(known)} whose cost here is known" if known else ""
+    sums = f", about {sum(known):.0f} s for the {len(known)} whose cost here is known" if known else ""
     out.print(f"{len(planned)} cells: {num_done} done, {num_run} to run{sums}, {len(planned) - num_done - num_run} cannot be run here")
     for obstacle in dict.fromkeys(one.obstacle for one in planned if _short(one.obstacle) != one.obstacle):
         out.print(obstacle)

@@ -41,8 +41,8 @@ from pseudocore.data import augment
 from pseudocore.parts import classwise, distance, formation, trajectory, unroll
 from pseudocore.parts.classwise import Info, State
 from pseudocore.parts.distance import Distance
-from pseudocore.parts.initial import Initial
 from pseudocore.parts.gradients import LastLayer
+from pseudocore.parts.initial import Initial
 from pseudocore.parts.unroll import View
 
 __all__ = ["DC", "DSA"]

@@ -2,18 +2,31 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.errors import ConfigError, DataError, PseudocoreError
 from pseudocore.core.registry import did_you_mean
 from pseudocore.data import available, load
+from pseudocore.setup import Reduction
+from pseudocore.store import strict_json
 from pseudocore.store.manifest import hardware
 from pseudocore.tables.cells import Cell
 from pseudocore.tables.recipes import Missing, Recipe, changed, find_recipe
 from pseudocore.tables.results import FINISHED, Result, settings, stored
 
 __all__ = ["Planned", "make_plan", "refuse_if_idle"]
+
+SHAPES = {
+    "cifar10": "cifar",
+    "cifar100": "cifar",
+    "svhn": "cifar",
+    "mnist": "fashion-mnist",
+    "fashion-mnist": "fashion-mnist",
+    "digits": "digits",
+}
+"""Whose images `bench` times in place of a data set's."""
 
 
 class Planned(NamedTuple):
@@ -25,6 +38,8 @@ class Planned(NamedTuple):
     """Whether what is stored has these very settings."""
     obstacle: str
     """Why it cannot be run; empty when it can."""
+    benched: float | None = None
+    """Seconds its steps would take by a `bench` of this hardware."""
 
     @property
     def to_run(self) -> bool:
@@ -40,6 +55,8 @@ class Planned(NamedTuple):
     def estimate(self) -> str:
         if self.seconds is not None:
             return f"{self.seconds:.0f} s when last run here"
+        if self.benched is not None:
+            return f"about {self.benched:.0f} s of steps by bench"
         return "cost unknown" if self.recipe is None or not self.recipe.cost else f"its preset says {self.recipe.cost}"
 
 
@@ -57,7 +74,7 @@ def make_plan(
     recipes = {name: changed(one, changes or {}) for name, one in found.items() if isinstance(one, Recipe)}
     _refuse_idle_changes(changes or {}, recipes)
     results = stored(out, cells, recipes)
-    at_hand = functools.cache(_why_not)
+    at_hand, benched = functools.cache(_why_not), _benched(out)
     plan = []
     for cell in cells:
         recipe, result = recipes.get(cell.name), results.get(cell.name)
@@ -66,7 +83,8 @@ def make_plan(
             plan.append(Planned(cell, None, result, False, missing.reason if isinstance(missing, Missing) else ""))
             continue
         same = result is not None and result.status == FINISHED and result.settings == settings(recipe, seeds, severities)
-        plan.append(Planned(cell, recipe, result, same, "" if same else at_hand(_data(recipe))))
+        obstacle = "" if same else at_hand(_data(recipe))
+        plan.append(Planned(cell, recipe, result, same, obstacle, _seconds(recipe, benched)))
     return plan
 
 
@@ -87,6 +105,23 @@ def _refuse_idle_changes(changes: Mapping[str, Any], recipes: Mapping[str, Recip
             f"no cell here has an option {idle[0]!r}{did_you_mean(idle[0], known)}; "
             "--set takes options of the methods, setup.NAME and evaluate.NAME"
         )
+
+
+def _benched(out: Path) -> dict[tuple[str, str], float]:
+    """Milliseconds of a step by method and shape of the images, from what `bench --out` wrote into `out`/bench on this hardware."""
+    found: dict[tuple[str, str], float] = {}
+    for path in sorted((out / "bench").glob("*.json")):
+        with suppress(PseudocoreError, LookupError, TypeError, AttributeError):  # an estimate is nothing to stop for
+            document = strict_json.read(path)
+            if document["hardware"] == hardware():
+                found |= {(row["name"], document["workload"]["shape"]): float(row["ours"]["ms"]) for row in document["rows"]}
+    return found
+
+
+def _seconds(recipe: Recipe, benched: Mapping[tuple[str, str], float]) -> float | None:
+    ms = benched.get((str(recipe.table["method"]), SHAPES.get(_data(recipe), "")))
+    num_steps = getattr(Reduction.from_config(recipe.table).method, "num_steps", None) if ms is not None else None
+    return None if ms is None or num_steps is None else num_steps * ms / 1000
 
 
 def _data(recipe: Recipe) -> str:
