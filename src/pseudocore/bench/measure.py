@@ -126,8 +126,8 @@ class CountingModel:
 class Memory:
     """The most memory held since this was made, in MiB.
 
-    On a GPU what torch has allocated in all. The operating system knows a process's peak only over its life, so on a CPU it is by how
-    much that has risen: 0 unless this is the first large thing the process does, which is why it is asked in one of its own.
+    By how much what torch has allocated on a GPU has risen. The operating system knows a process's peak only over its life, so on a CPU
+    the rise is 0 unless this is the first large thing the process does, which is why it is asked in one of its own.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -137,12 +137,12 @@ class Memory:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        self._before = 0 if self._on_gpu else cost.peak_mib()
+        self._before = torch.cuda.memory_allocated() if self._on_gpu else cost.peak_mib()
 
     def peak(self) -> int:
         if self._on_gpu:
             torch.cuda.synchronize()
-            return int(torch.cuda.max_memory_allocated() // 2**20)
+            return int(torch.cuda.max_memory_allocated() - self._before) // 2**20
         return cost.peak_mib() - self._before
 
 

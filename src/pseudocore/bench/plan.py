@@ -182,7 +182,7 @@ def run(
 
 
 MEMORY = {
-    "cuda": "torch.cuda.max_memory_allocated since before the first step, data and experts included",
+    "cuda": "torch.cuda.max_memory_allocated less what was held before the first step, data included",
     "cpu": "ru_maxrss of a process of its own, less what it was before the first step; with compilation, if that was asked for",
 }
 
