@@ -91,7 +91,7 @@ def stored(out: Path, cells: Sequence[Cell], recipes: Mapping[str, Recipe]) -> d
 
 def commit() -> str | None:
     """Of the checkout this code runs from, `+changes` when it has some; nothing where there is no git or no checkout."""
-    here = ["git", "-C", str(Path(__file__).resolve().parent)]
+    here = ["git", "-C", str(Path(__file__).resolve().parents[1])]  # the whole package
     try:
         head = subprocess.run([*here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         dirty = subprocess.run([*here, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True).stdout.strip()
