@@ -195,7 +195,16 @@ def _begin(folder: Run, problem: Problem) -> None:
         )
     saved = folder.checkpoints.load()
     folder.truncate_metrics(saved[0] if saved else 0)
+    _count_killed(folder)
     folder.update_manifest(data_fingerprint=data.fingerprint, class_names=list(data.class_names), device=str(problem.device))
+
+
+def _count_killed(folder: Run) -> None:
+    """Add what steps took in a call that was killed, and so could not say, to what earlier calls have said."""
+    known = folder.manifest.get("seconds") or 0.0
+    if (missing := folder.checkpoints.seconds - known) > 0:
+        costs = cost.combined(cost.from_table(folder.manifest.get("cost") or {}), {"reduce": cost.Cost(missing, 0)})
+        folder.update_manifest(seconds=round(known + missing, 3), cost=cost.to_table(costs))
 
 
 def _end(folder: Run, outcome: Outcome, costs: Mapping[str, cost.Cost]) -> None:

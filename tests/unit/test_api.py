@@ -9,6 +9,7 @@ import torch
 
 import pseudocore
 from pseudocore import api
+from pseudocore import setup as setups
 from pseudocore.core.errors import ConfigError, DataError, PseudocoreError, RunError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
@@ -128,6 +129,28 @@ def test_divergence_is_an_error_and_the_last_good_coreset_is_kept(tmp_path: Path
     assert kept.provenance["num_steps"] == run.manifest["num_steps"] < 50
     saved = run.checkpoints.load()
     assert saved is None or saved[0] == run.manifest["num_steps"]
+
+
+def test_what_a_killed_call_took_is_counted_by_the_next(tmp_path: Path) -> None:
+    options = {"per_class": 1, "num_steps": 6, "batch_size": 16, "pool_size": 2}
+    reduction = api.Reduction.from_config({"method": "vbpc", "setup": {"data": "digits", "model": "mlp"}, "options": options})
+    problem = setups.build(reduction.setup)
+
+    def die(step: int, values: dict[str, float]) -> None:
+        if step == 5:
+            raise RuntimeError("as a killed process, it says nothing")
+
+    with Run.create(tmp_path / "run", reduction.to_config()) as folder, pytest.raises(RuntimeError):
+        api.run_reduction(reduction, problem, folder, on_log=die, log_every=1, checkpoint_every=2)
+    with Run.create(tmp_path / "run", reduction.to_config(), resume=True) as folder:
+        (step, _), lost = folder.checkpoints.load() or (0, {}), folder.checkpoints.seconds
+        assert step == 4
+        assert lost > 0
+        assert folder.manifest.get("seconds") is None
+        outcome = api.run_reduction(reduction, problem, folder)
+    manifest = Run.open(tmp_path / "run").manifest
+    assert manifest["seconds"] == pytest.approx(lost + outcome.seconds, abs=0.01)
+    assert manifest["cost"]["reduce"]["seconds"] > lost
 
 
 def test_a_data_set_of_ones_own(own_data: Dataset) -> None:
