@@ -12,7 +12,7 @@ for the diagonal of the Hessian. Only the last layer's variance counts, as in th
 
 | paper | here | | paper | here |
 |---|---|---|---|---|
-| $\rho$, $\mathcal D$ | `rho`, `distance` | | $\eta$ | `inner_lr` |
+| $\rho$, $\mathcal D$ | `rho`, `distance` | | $\eta$ | `inner_lr`, with `inner_momentum` |
 | $\gamma$ | `image_lr` | | steps between two $k$ | `num_inner_steps`, on `inner_batch_size` examples |
 | $\theta^0$ anew | after `max_age` matching steps | | augmentation | the setup's `augment` |
 
@@ -22,9 +22,11 @@ variances cost two products of (classes, n) and (n, h + 1) a class.
 Deviations:
   D1. Variances, like gradients, are matched class by class, and $\lvert\cdot\rvert$ is the sum over all k (h + 1) entries.
   D2. One example has no variance: with one image per class (and `formation` 1) that side is 0, and the term moves nothing.
-  D3. The paper prints one epoch of training per inner loop, but neither the number of steps nor when $\theta$ is drawn anew. Here a
-      network's life is one epoch of CIFAR-10: 100 matching steps with 8 batches of 64 each.
-  D4. The paper's $\gamma$ = .005 belongs to a distance it does not print; with the cosine of `dc`, its .1 is the default.
+  D3. The paper prints one epoch of training per inner loop, which in the code of IDC, whose loop it takes over, is 2,000 images with
+      momentum after every matching step, but neither the number of steps nor when $\theta$ is drawn anew. Here a network's life is one
+      epoch of CIFAR-10: 100 matching steps with 8 batches of 64 each.
+  D4. The paper's $\gamma$ = .005 belongs to a distance it does not print. IDC's is `squares`, on pixels: .08 on network inputs, in the
+      presets. The default is the cosine of `dc` with its .1.
   D5. With batch norm both sides are normalised by the statistics of real images of all classes.
 """
 
