@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--commit", default="", help="kept beside the numbers")
     parser.add_argument("--seconds", type=float, default=90.0, help="after which nothing new is begun")
-    parser.add_argument("--methods", nargs="*", default=plan.METHODS)
+    parser.add_argument("--methods", nargs="*", default=plan.usual_methods())
     parser.add_argument("--parts", nargs="*", default=tuple(tasks.PARTS))
     parser.add_argument("--growth", nargs="*", default=plan.GROWING, help="methods whose cost is measured against sizes")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")

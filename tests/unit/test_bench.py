@@ -389,3 +389,10 @@ def test_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     kept = json.loads((tmp_path / "b.json").read_text())
     assert (kept["commit"], kept["workload"]["augment"], kept["workload"]["per_class"]) == ("abc", False, 1)
     assert math.isfinite(kept["rows"][0]["ours"]["ms"])
+
+
+def test_every_method_with_steps_is_timed_unless_told() -> None:
+    named = plan.usual_methods()
+    assert tuple(named[: len(plan.FIRST)]) == plan.FIRST
+    assert {"kip", "psvi", "mtt"} <= set(named)
+    assert not {"uniform", "herding", "full"} & set(named)

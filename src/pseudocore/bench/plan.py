@@ -18,30 +18,13 @@ from pseudocore.bench.workload import FULL, Workload, method_of
 from pseudocore.core import config
 from pseudocore.core.compile import Compile
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.registry import methods
 from pseudocore.store.manifest import hardware, now, versions
 
-__all__ = ["GROWING", "KNOBS", "METHODS", "Curve", "Row", "run"]
+__all__ = ["FIRST", "GROWING", "KNOBS", "Curve", "Row", "run", "usual_methods"]
 
-METHODS = (
-    "vbpc",
-    "frepo",
-    "bpc-fkl",
-    "bpc-rkl",
-    "bpc-w",
-    "bpc-cd",
-    "dm",
-    "dsa",
-    "lcmat-c",
-    "cafe",
-    "kip",
-    "dd",
-    "ld",
-    "ld-rr",
-    "dc",
-    "mtt",
-    "psvi",
-)
-"""What is timed unless told: every method with steps, those that others are compared with first."""
+FIRST = ("vbpc", "frepo", "bpc-fkl", "bpc-rkl", "bpc-w", "bpc-cd", "dm", "dsa", "lcmat-c")
+"""Methods that others are compared with: timed before the rest, for which time may not be left."""
 
 GROWING = ("bpc-fkl", "vbpc")
 """Methods whose growth is measured unless told."""
@@ -137,10 +120,16 @@ class Curve(NamedTuple):
         return {**self._asdict(), "exponent": self.exponent}
 
 
+def usual_methods() -> list[str]:
+    """What is timed unless told: every method with steps."""
+    stepping = [entry.name for entry in methods if hasattr(entry.make, "step")]
+    return sorted(stepping, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+
+
 def run(
     workload: Workload,
     *,
-    names: Sequence[str] = (*METHODS, *tasks.PARTS),
+    names: Sequence[str],
     growing: Sequence[str] = GROWING,
     device: str = "cpu",
     compile: Compile = "auto",

@@ -37,7 +37,7 @@ def _several(help: str) -> Any:
 def _verb() -> Callable[..., Any]:
     def bench(
         *,
-        method: Annotated[list[str] | None, _several(f"A method to time [default: {' '.join(plan.METHODS)}]")] = None,
+        method: Annotated[list[str] | None, _several(f"A method to time [default: {' '.join(plan.usual_methods())}]")] = None,
         part: Annotated[
             list[str] | None, _several(f"A part to time [default: all, or none if a method is named: {' '.join(tasks.PARTS)}]")
         ] = None,
@@ -64,7 +64,7 @@ def _verb() -> Callable[..., Any]:
         say = (err if json else out).print
         document = plan.run(
             workload,
-            names=[*plan.METHODS, *tasks.PARTS] if everything else [*(method or ()), *(part or ())],
+            names=[*plan.usual_methods(), *tasks.PARTS] if everything else [*(method or ()), *(part or ())],
             growing=plan.GROWING if everything else growth or (),
             device=where,
             compile=compile,

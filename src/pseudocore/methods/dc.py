@@ -59,7 +59,7 @@ class Settings(classwise.Settings):
     inner_lr: Positive = 0.01
     """Step size of that training."""
     distance: Distance = "cosine"
-    """Of gradients: cosine over output nodes, mean square over weights, or Euclidean; the step size on images belongs to it."""
+    """Of gradients: cosine over output nodes, mean or sum of squares over weights, or Euclidean; the step size on images belongs to it."""
 
 
 @methods.register("dc", kind="condense", paper="Zhao et al. 2021, arXiv 2006.05929")
