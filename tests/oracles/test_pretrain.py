@@ -157,6 +157,15 @@ def test_augmentation_is_part_of_what_it_is(shelf: Any) -> None:
         assert len(shelf.kept) == number
 
 
+def test_it_need_not_be_augmented() -> None:
+    data = digits()
+    plain = Problem(data, MLP(width=4).build(data.shape, 10), whiten.make("standard", data))
+    augmented, recipe = replace(plain, augment=DSA("crop")), Pretraining(pretrain_epochs=1, pretrain_batch_size=512)
+    without = pretrain(augmented, replace(recipe, pretrain_augment=False), Rng(0)).theta
+    assert torch.equal(without, pretrain(plain, recipe, Rng(0)).theta)
+    assert not torch.equal(without, pretrain(augmented, recipe, Rng(0)).theta)
+
+
 def test_what_may_change_under_its_name_is_not_kept(problem: Problem, shelf: Any) -> None:
     pretrained(replace(problem, shelf=shelf, augment=lambda x, _: x), RECIPE, Rng(0))
     assert shelf.kept == []

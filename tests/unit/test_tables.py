@@ -427,6 +427,14 @@ def test_an_evaluation_that_has_moved_on_is_said(tmp_path: Path) -> None:
     assert f"| {said} |" in text
 
 
+def test_a_change_that_the_preset_has_taken_over_needs_no_remark(tmp_path: Path) -> None:
+    result = a_result(cell("lcmat2023-4", "cifar10-ipc10-dm-sgd"), {"true": measured(0.5)})
+    now: Any = result.settings["config"]
+    changes = {"num_steps": 7, "image_lr": now["options"]["image_lr"], "setup.model": now["setup"]["model"], "evaluate.cutmix": 0.5}
+    keep(tmp_path, dataclasses.replace(result, changes=changes))
+    assert "| num_steps = 7 |" in pages.to_markdown(render.render_table("lcmat2023-4", tmp_path, presets.available()))
+
+
 def test_failures_and_stale_settings_are_said(tmp_path: Path) -> None:
     failed, stale = cell("tiwary2023-4", "*row-ce-col-ce*"), cell("tiwary2023-4", "*row-ce-col-focal*")
     keep(tmp_path, a_result(failed, {}, status=FAILED, reason="bpc-cd diverged: x | y"))

@@ -51,6 +51,8 @@ class Pretraining:
     """Weight decay of sgd there."""
     pretrain_batch_size: Count = 128
     """Examples per step there."""
+    pretrain_augment: bool = True
+    """Whether it sees images augmented, where the setup augments them."""
 
 
 class Network(NamedTuple):
@@ -75,7 +77,8 @@ def pretrained(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
 
 
 def pretrain(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
-    """Train a fresh network; augmented if the problem says so. Refuses to give a diverged one."""
+    """Train a fresh network; augmented if the problem says so and the recipe does not object. Refuses to give a diverged one."""
+    augment = problem.augment if recipe.pretrain_augment else None
     theta = problem.model.init(rng("theta"), device=problem.device, dtype=problem.dtype)
     state = _State(theta, adam.start(theta), theta[:0], theta[:0])  # a batch comes with each step
     steppers: dict[int, Stepper] = {}  # one per batch size: a captured step has fixed shapes
@@ -85,7 +88,7 @@ def pretrain(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
         for place, index in enumerate(torch.split(order, recipe.pretrain_batch_size)):
             stream = rng("epoch", epoch)("augment", place)
             x, y = problem.batch(index)
-            x = x if problem.augment is None else problem.augment(x, stream)
+            x = x if augment is None else augment(x, stream)
             step = steppers.setdefault(len(index), Stepper(_stepping(recipe), problem))
             state, info = step(state._replace(x=x, y=y), stream)
             history.visit(index, info.right)
@@ -183,7 +186,7 @@ def _cross_entropy(theta: Tensor, problem: Problem, x: Tensor, y: Tensor) -> tup
 
 def _description(problem: Problem, recipe: Pretraining, rng: Rng) -> dict[str, Any] | None:
     """All that decides the network; None when part of it is code of others, which may change under the same name."""
-    model, augment = problem.model.describe(), problem.augment
+    model, augment = problem.model.describe(), problem.augment if recipe.pretrain_augment else None
     if ":" in str(model.get("name", ":")) or not (augment is None or is_dataclass(augment)):
         return None
     return {

@@ -143,7 +143,8 @@ def _why(recipe: Recipe | Missing, result: Result | None) -> str:
 
 def _remarks(recipe: Recipe | Missing, result: Result) -> str:
     """Where a result is not that of the preset as it stands."""
-    words = [f"{name} = {value}" for name, value in result.changes.items()]
+    today = _values(recipe) if isinstance(recipe, Recipe) else {}
+    words = [f"{name} = {value}" for name, value in result.changes.items() if name not in today or today[name] != value]
     if isinstance(recipe, Recipe):
         made, now = result.settings.get("config", {}), recipe.table
         words += _stale("", made.get("options", {}), now["options"], result.changes)
@@ -153,6 +154,12 @@ def _remarks(recipe: Recipe | Missing, result: Result) -> str:
                 words += _stale("evaluate.", way["options"], recipe.ways[name].options, result.changes)
                 words += _stale("evaluate.", way["setup"], recipe.ways[name].setup, result.changes)
     return "; ".join(dict.fromkeys(words))
+
+
+def _values(recipe: Recipe) -> dict[str, Any]:
+    """What a preset says, by the names that changes go by."""
+    sections = {"": "options", "setup.": "setup", "evaluate.": "evaluate"}
+    return {f"{prefix}{name}": value for prefix, section in sections.items() for name, value in recipe.table.get(section, {}).items()}
 
 
 def _stale(prefix: str, made: Mapping[str, Any], now: Mapping[str, Any], changes: Mapping[str, Any]) -> list[str]:
