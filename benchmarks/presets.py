@@ -91,10 +91,13 @@ def run(name: str, changes: dict[str, object], arguments: argparse.Namespace) ->
 
 def affordable(reduction: api.Reduction, problem: Problem, seconds: float, trial: int = 300) -> int:
     """Steps that fit into `seconds`, in whole hundreds; start-up and capture of the trial are counted out."""
-    times = []
-    for num_steps in (trial // 3, trial):
-        times.append(api.run_reduction(replace(reduction, method=replace(reduction.method, num_steps=num_steps)), problem).seconds)
+    _, *times = (
+        api.run_reduction(replace(reduction, method=replace(reduction.method, num_steps=num_steps)), problem).seconds
+        for num_steps in (trial // 3, trial // 3, trial)  # what the first compiles is there for the others
+    )
     per_step = (times[1] - times[0]) / (trial - trial // 3)
+    if per_step <= 0:
+        raise SystemExit(f"{trial} steps took no longer than {trial // 3} ({times[1]:.1f} s and {times[0]:.1f}): too noisy to cut by")
     return max(100, int(seconds / per_step) // 100 * 100)
 
 
