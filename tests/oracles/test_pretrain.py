@@ -13,9 +13,20 @@ from pseudocore.core.errors import DataError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.data import DSA, digits, whiten
+from pseudocore.methods.adacore import AdaCore
+from pseudocore.methods.lcmat_s import LCMatS
 from pseudocore.models.convnet import ConvNetWide
 from pseudocore.models.dense import MLP
-from pseudocore.parts.pretrain import Pretraining, feature_map, last_layer, last_layer_by_class, pretrain, pretrained
+from pseudocore.parts.pretrain import (
+    Looking,
+    Pretraining,
+    feature_map,
+    last_layer,
+    last_layer_by_class,
+    looked_through,
+    pretrain,
+    pretrained,
+)
 
 MakeProblem = Callable[..., Problem]
 
@@ -114,6 +125,19 @@ def test_one_class_at_a_time_batch_norm_sees_that_class_alone() -> None:
         alone = problem.model.features(theta, problem.batch(batch)[0])
         torch.testing.assert_close(layer.features[batch], alone, rtol=1e-5, atol=1e-6)
     assert (layer.features - last_layer(problem, theta, Rng(0)).features).abs().max() > 0.1
+
+
+def test_gradients_are_taken_as_told() -> None:
+    data = digits()
+    problem = Problem(data, ConvNetWide(width=4, norm="batch").build(data.shape, 10), whiten.make("standard", data))
+    recipe, rng = Looking(pretrain_epochs=1, pretrain_batch_size=300), Rng(4)
+    theta = pretrain(problem, recipe, rng("pretrain")).theta
+    by_class, of_all = last_layer_by_class(problem, theta, 300), last_layer(problem, theta, rng("statistics"))
+    assert torch.equal(looked_through(problem, recipe, rng).log_probs, of_all.log_probs)
+    assert torch.equal(looked_through(problem, replace(recipe, batch_norm="class"), rng).log_probs, by_class.log_probs)
+    for make in (LCMatS, AdaCore):
+        one, other = (make(per_class=5, pretrain_epochs=1, batch_norm=norm).select(problem, rng).index for norm in ("data", "class"))
+        assert not torch.equal(one, other), make
 
 
 def test_inputs_are_the_networks(problem: Problem) -> None:

@@ -13,6 +13,7 @@ Deviations:
   D1. The diagonal is exact and taken at one trained network; the paper estimates it with Hutchinson's method and averages it over steps.
   D2. $\delta$ is `damping` times the mean of the diagonal, which the paper does not need for its averages.
   D3. Weights are 1 by default, as in the tables of Shin et al. (2023), who found that weighting costs accuracy.
+  D4. In the code of these tables batch norm sees one class at a time, as for `lcmat-s` (its D2): `batch_norm` "class".
 """
 
 from dataclasses import dataclass
@@ -26,14 +27,14 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts.covering import Covering, Weighting, cover
 from pseudocore.parts.gradients import GradientMetric, mean_curvature
-from pseudocore.parts.pretrain import Pretraining, last_layer, pretrained
+from pseudocore.parts.pretrain import Looking, looked_through
 
 __all__ = ["AdaCore"]
 
 
 @methods.register("adacore", kind="select", paper="Pooladzandi et al. 2022, arXiv 2207.13887")
 @dataclass(frozen=True, kw_only=True)
-class AdaCore(Pretraining, Covering):
+class AdaCore(Looking, Covering):
     """Points whose gradients, preconditioned by the loss's curvature, cover those of their class."""
 
     damping: Positive = 0.1
@@ -42,7 +43,7 @@ class AdaCore(Pretraining, Covering):
     """Weight of a point: 1, or the number of examples nearest to it."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        layer = last_layer(problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics"))
+        layer = looked_through(problem, self, rng)
         curvature = mean_curvature(layer)
         floor = (self.damping * curvature.mean()).clamp_min(torch.finfo(curvature.dtype).tiny)
         scale = floor / (curvature + floor)  # H⁻¹ up to a factor, which changes no choice

@@ -18,12 +18,11 @@ Cost: n² / classes distances of h features and K dimensions, then about as much
 
 Deviations:
   D1. Of classes above 16,384 examples, random parts are chosen from and covered unless `exact`.
-  D2. The authors' code (not so that of its other selectors) leaves the network in training mode and shows it one class at a time: batch
+  D2. The authors' code (of its other selectors only `adacore`) leaves the network in training mode and shows it one class at a time: batch
       norm then takes away what the class has in common, and the network no longer knows it. `batch_norm` "class" does the same.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
@@ -34,14 +33,14 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.parts.covering import Covering, Weighting, cover
 from pseudocore.parts.gradients import GradientMetric, curvature, largest_variance
-from pseudocore.parts.pretrain import Pretraining, last_layer, last_layer_by_class, pretrained
+from pseudocore.parts.pretrain import Looking, looked_through
 
 __all__ = ["LCMatS"]
 
 
 @methods.register("lcmat-s", kind="select", paper="Shin et al. 2023, arXiv 2303.04449")
 @dataclass(frozen=True, kw_only=True)
-class LCMatS(Pretraining, Covering):
+class LCMatS(Looking, Covering):
     """Points that match slope and curvature of their class's loss around a trained network."""
 
     rho: NonNegative = 0.1
@@ -51,15 +50,8 @@ class LCMatS(Pretraining, Covering):
     weighting: Weighting = "ones"
     """Weight of a point: 1, as published, or the number of examples nearest to it."""
 
-    batch_norm: Literal["data", "class"] = "data"
-    """Batch norm where gradients are taken: as on data of all classes; or as in training, on batches of one class alone (D2)."""
-
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        theta = pretrained(problem, self, rng("pretrain")).theta
-        if self.batch_norm == "class":
-            layer = last_layer_by_class(problem, theta, self.pretrain_batch_size)
-        else:
-            layer = last_layer(problem, theta, rng("statistics"))
+        layer = looked_through(problem, self, rng)
         dimensions = largest_variance(layer, self.num_dimensions)  # K of Eq. (9), over all of T
 
         def metric_of(members: Tensor) -> GradientMetric:

@@ -26,7 +26,18 @@ from pseudocore.core.rng import Rng
 from pseudocore.parts import adam
 from pseudocore.parts.gradients import DIVERGED, LastLayer
 
-__all__ = ["Features", "Network", "Pretraining", "feature_map", "last_layer", "last_layer_by_class", "pretrain", "pretrained"]
+__all__ = [
+    "Features",
+    "Looking",
+    "Network",
+    "Pretraining",
+    "feature_map",
+    "last_layer",
+    "last_layer_by_class",
+    "looked_through",
+    "pretrain",
+    "pretrained",
+]
 
 Features = Literal["inputs", "network"]
 Statistics = Mapping[str, Tensor] | None
@@ -53,6 +64,14 @@ class Pretraining:
     """Examples per step there."""
     pretrain_augment: bool = True
     """Whether it sees images augmented, where the setup augments them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looking(Pretraining):
+    """How gradients are taken of the network, too."""
+
+    batch_norm: Literal["data", "class"] = "data"
+    """Batch norm where gradients are taken: as on data of all classes; or as in training, on batches of one class alone."""
 
 
 class Network(NamedTuple):
@@ -95,6 +114,14 @@ def pretrain(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
     if not state.theta.isfinite().all():
         raise DataError(DIVERGED)
     return Network(state.theta.clone(), history.forgotten(recipe.pretrain_epochs))
+
+
+def looked_through(problem: Problem, recipe: Looking, rng: Rng) -> LastLayer:
+    """What the last layer of the network of this recipe sees of all training points."""
+    theta = pretrained(problem, recipe, rng("pretrain")).theta
+    if recipe.batch_norm == "class":
+        return last_layer_by_class(problem, theta, recipe.pretrain_batch_size)
+    return last_layer(problem, theta, rng("statistics"))
 
 
 def last_layer(problem: Problem, theta: Tensor, rng: Rng, index: Tensor | None = None) -> LastLayer:
