@@ -136,7 +136,7 @@ def test_gradients_are_taken_as_told() -> None:
     assert torch.equal(looked_through(problem, recipe, rng).log_probs, of_all.log_probs)
     assert torch.equal(looked_through(problem, replace(recipe, batch_norm="class"), rng).log_probs, by_class.log_probs)
     for make in (LCMatS, AdaCore):
-        one, other = (make(per_class=5, pretrain_epochs=1, batch_norm=norm).select(problem, rng).index for norm in ("data", "class"))
+        one, other = (make(per_class=5, pretrain_epochs=1, batch_norm=norm).select(problem, rng).x for norm in ("data", "class"))
         assert not torch.equal(one, other), make
 
 
