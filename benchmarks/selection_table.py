@@ -33,6 +33,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="selections, each with a network of its own")
     parser.add_argument("--networks", type=int, default=1, help="networks trained on each selection")
     parser.add_argument("--epochs", type=int, help="of evaluation, as steps by the size of the coreset; unless told, the preset's steps")
+    parser.add_argument("--moments", type=int, help="of evaluation, of which the best is noted too; unless told, the preset's")
+    parser.add_argument("--severity", type=int, action="append", default=[], help="also under all corruptions at this severity")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of every selector that has it")
     parser.add_argument("--augment", help="in evaluation; the preset's is that of pre-training")
     parser.add_argument("--commit", required=True)
@@ -60,11 +62,14 @@ def cell(name: str, per_class: int, seed: int, arguments: argparse.Namespace) ->
     way = dict(reduction.evaluate or {})
     if arguments.epochs is not None:
         way["num_steps"] = arguments.epochs * ceil(per_class * problem.num_classes / way.get("batch_size", 128))
+    if arguments.moments is not None:
+        way["num_moments"] = arguments.moments
     began = time.monotonic()
     coreset = api.run_reduction(replace(reduction, evaluate=way), problem).coreset
     seconds = time.monotonic() - began
     setup = {"augment": arguments.augment} if arguments.augment else {}
-    found = api.evaluate(coreset, problem.data, seeds=arguments.networks, first_seed=1000 * seed, setup=setup, published=True)
+    more: dict[str, Any] = {"severities": tuple(arguments.severity), "published": True, "setup": setup}
+    found = api.evaluate(coreset, problem.data, seeds=arguments.networks, first_seed=1000 * seed, **more)
     scores = {metric: [one[metric] for one in found["per_seed"]] for metric in found["metrics"]}
     print(
         name, per_class, seed, f"{seconds:.1f} s", {metric: found["metrics"][metric]["mean"] for metric in ("accuracy", "nll")}, flush=True

@@ -26,10 +26,23 @@ _BATCH = 1024
 """A multiple of 256, the batch of published evaluators; smaller ones leave a GPU waiting for its orders."""
 
 
+_latest: dict[tuple[str, tuple[int, ...], int, tuple[str, ...]], Corrupted] = {}
+"""The sets made last: a comparison asks for the same ones again and again, and images of CIFAR's size take seconds."""
+
+
 def corrupted_sets(data: Dataset, severities: Sequence[int], num: int, *, kinds: Sequence[str] = tuple(CORRUPTIONS)) -> Corrupted:
     """The first `num` test images under every corruption and severity; the same for every method, seed and machine."""
     if severities and data.train.x.dtype != torch.uint8:
         raise DataError(f"corruptions are for images, but {data.name!r} has features of shape {data.shape}")
+    wanted = (data.fingerprint, tuple(severities), num, tuple(kinds))
+    if wanted not in _latest:
+        made = _make(data, severities, num, kinds)
+        _latest.clear()
+        _latest[wanted] = made
+    return _latest[wanted]
+
+
+def _make(data: Dataset, severities: Sequence[int], num: int, kinds: Sequence[str]) -> Corrupted:
     x, y = data.test.x[:num], data.test.y[:num]
     sets = {}
     for kind in kinds:

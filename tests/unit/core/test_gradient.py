@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
-from pseudocore.core.gradient import gradient_and_value_of, gradient_of, gradient_of_slope
+from pseudocore.core.gradient import gradient_and_value_of, gradient_of, gradient_of_slope, slope_by_reverse_mode
 from pseudocore.core.rng import Rng
 from pseudocore.models.convnet import ConvNet
 
@@ -61,15 +61,20 @@ def test_inside_a_transform_it_can_be_differentiated() -> None:
     torch.testing.assert_close(vmap(lambda theta: gradient_of(loss)(theta, X))(thetas)[1], grad(loss)(thetas[1], X), rtol=1e-10, atol=1e-12)
 
 
-def test_the_gradient_of_a_slope_is_the_slope_of_the_gradient() -> None:
-    """Reverse mode over forward mode against forward mode over reverse mode, through a softmax."""
+@pytest.mark.parametrize("twice_reverse", [False, True])
+def test_the_gradient_of_a_slope_is_the_slope_of_the_gradient(twice_reverse: bool) -> None:
+    """Reverse mode over forward mode, or over itself, against forward mode over reverse mode, through a softmax."""
     y, direction = torch.tensor([0, 3, 1, 1, 2]), Rng(2).normal(*THETA.shape, dtype=torch.float64)
 
     def energy(logits: Tensor) -> Tensor:
         return torch.nn.functional.cross_entropy(logits, y)
 
-    here, change = jvp(lambda theta: grad(lambda theta, x: energy(MODEL.logits(theta, x)), (0, 1))(theta, X), (THETA,), (direction,))[:2]
-    in_theta, in_x, slope = gradient_of_slope(MODEL.logits, energy)(THETA, X, direction)
+    def composed(theta: Tensor, x: Tensor) -> Tensor:
+        return energy(MODEL.logits(theta, x))
+
+    here, change = jvp(lambda theta: grad(composed, (0, 1))(theta, X), (THETA,), (direction,))[:2]
+    derive = slope_by_reverse_mode(composed) if twice_reverse else gradient_of_slope(MODEL.logits, energy)
+    in_theta, in_x, slope = derive(THETA, X, direction)
     torch.testing.assert_close(in_theta, change[0], rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(in_x, change[1], rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(slope, here[0] @ direction, rtol=1e-9, atol=1e-12)

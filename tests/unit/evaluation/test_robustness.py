@@ -47,6 +47,16 @@ def test_only_the_first_images_are_used(grey: Dataset) -> None:
     assert all(len(examples.y) == 7 for examples in corrupted_sets(grey, (3,), 7, kinds=KINDS).values())
 
 
+def test_the_sets_made_last_are_kept_and_never_those_of_others(grey: Dataset) -> None:
+    sets = corrupted_sets(grey, (1,), 7, kinds=KINDS)
+    alike = Dataset("grey", *(Examples(x.clone(), y.clone()) for x, y in (grey.train, grey.test)), 2)
+    assert corrupted_sets(alike, (1,), 7, kinds=KINDS) is sets
+    darker = Dataset("grey", grey.train, Examples(grey.test.x // 2, grey.test.y), 2)
+    for data, severities, num in ((darker, (1,), 7), (grey, (2,), 7), (grey, (1,), 8)):
+        made = corrupted_sets(data, severities, num, kinds=KINDS)
+        assert torch.equal(made["contrast", severities[0]].x, corrupt(data.test.x[:num], "contrast", severities[0], Rng(0)))
+
+
 def test_features_cannot_be_corrupted() -> None:
     with pytest.raises(DataError, match="corruptions are for images"):
         corrupted_sets(moons(), (1,), 10)
