@@ -16,6 +16,7 @@ from pseudocore.core.errors import ArtifactError, ConfigError, DataError
 from pseudocore.core.problem import GaussianPrior, Precision, Problem
 from pseudocore.core.registry import did_you_mean, inferences, methods, models
 from pseudocore.core.types import Coreset, Dataset
+from pseudocore.core.wake import waking
 from pseudocore.data import DSA, load, whiten
 from pseudocore.models import FlatModel, foreign
 from pseudocore.store.experts import ExpertFolder
@@ -118,10 +119,15 @@ def resolve(setup: Setup, data: Dataset) -> Setup:
 def build(setup: Setup, data: Dataset | None = None, *, device: str = "auto", root: Path | None = None) -> Problem:
     """Load the data (unless handed in), make the network, fit the preprocessing."""
     config.check(setup)
+    where = _device(device)
+    with waking(where):
+        return _built(setup, data, where, root)
+
+
+def _built(setup: Setup, data: Dataset | None, where: torch.device, root: Path | None) -> Problem:
     if data is None:
         with stage("load"):
             data = load(setup.data, root=root)
-    where = _device(device)
     model = _model(resolve(setup, data), data)
     augment = DSA(strategy=setup.augment, siamese=setup.siamese) if setup.augment else None
     if augment is not None and not data.is_images:

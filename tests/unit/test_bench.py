@@ -44,6 +44,13 @@ def asked(name: str, way: Any = "ours", size: Workload = TINY, **more: Any) -> R
     return Request(name, way, size, "cpu", "auto", 0.0, **more)
 
 
+@pytest.mark.parametrize("shape", workload.SHAPES)
+@pytest.mark.parametrize("name", STEPPING)
+def test_every_method_has_a_step_at_every_shape(name: str, shape: Any) -> None:
+    size = replace(TINY, shape=shape)
+    tasks.make(name, tasks.problem_of(name, size, "cpu"), size, "off").take(0)
+
+
 # --- counters ---------------------------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,8 @@ def problem_of(name: str, workload: Workload, device: str) -> Problem:
     words: dict[str, Any] = {key: value for key in ("width", "norm") if key in known and (value := getattr(workload, key)) is not None}
     if workload.augment and name != "psvi":  # which takes the data as they are
         words["augment"] = "_".join(OPERATIONS)
-    data = _noise(workload.shape, workload.num_train, workload.num_classes)
+    shape = "digits" if name == "psvi" else workload.shape  # whose covariance of all parameters has no room for more
+    data = _noise(shape, workload.num_train, workload.num_classes)
     return setups.build(Setup(model=model, precision=workload.precision, **words), data, device=device)
 
 

@@ -29,7 +29,7 @@ from pseudocore.core.problem import Problem, own_kernels
 from pseudocore.core.rng import Device, Rng
 from pseudocore.core.tree import clone, flatten
 
-__all__ = ["AT_ONCE", "COMPILE_HELP", "Compile", "Step", "Stepper", "fused", "is_plain", "side_by_side"]
+__all__ = ["AT_ONCE", "COMPILE_HELP", "Compile", "Step", "Stepper", "fused", "is_plain", "may_read_back", "side_by_side"]
 
 Compile = Literal["auto", "on", "off"]
 COMPILE_HELP = (
@@ -59,6 +59,11 @@ _compiled_pieces: ContextVar[Pieces] = ContextVar("compiled pieces", default="no
 def is_plain() -> bool:
     """Whether what runs now is only run: not being compiled, and inside no transform (a gradient, vmap)."""
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+
+
+def may_read_back() -> bool:
+    """Whether the host may look at a value on the GPU and choose by it: in a step that nothing captures or compiles (`off`)."""
+    return not own_kernels.get()
 
 
 def fused(function: Callable[..., Any], *, is_pass: bool = False) -> Callable[..., Any]:
@@ -133,6 +138,15 @@ class Stepper:
         return result
 
     def _now(self, state: Any, rng: Rng) -> tuple[Any, Any]:
+        try:
+            return self._taken(state, rng)
+        except RuntimeError as error:  # what was compiled for one call may have to be compiled anew for another
+            if not type(error).__module__.startswith("torch._dynamo"):  # whose import takes seconds
+                raise
+            self._give_up_compiling(error)
+            return self._taken(state, rng)
+
+    def _taken(self, state: Any, rng: Rng) -> tuple[Any, Any]:
         if self._replayable is not None:
             return self._replayable.step(state, self._replayable.draws(rng))
         with self._pieces():
@@ -157,10 +171,13 @@ class Stepper:
             if not self._in_pieces:
                 recorded = _record(self._step, self._problem, state, rng)
                 self._replayable = recorded._replace(step=torch.compile(recorded.step, fullgraph=True, dynamic=False))
-            self._now(state, rng)
+            self._taken(state, rng)
         except Exception as error:  # torch raises many kinds here, none of which should end a run that can do without
-            self._replayable, self._compile = None, False
-            self.note = f"not compiled: {_first_line(error)}"
+            self._give_up_compiling(error)
+
+    def _give_up_compiling(self, error: Exception) -> None:
+        self._replayable, self._compile = None, False
+        self.note = f"not compiled: {_first_line(error)}"
 
     def _try_to_capture(self, state: Any, rng: Rng) -> None:
         try:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from pseudocore.core import config
-from pseudocore.core.compile import fused
+from pseudocore.core.compile import fused, may_read_back
 from pseudocore.core.config import Fraction, NonNegative, Range
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean
@@ -115,7 +115,7 @@ class DSA:
         if len(choice) == 1:
             return Draw(choice[0], uniform)
         place = rng("operation").integers(len(choice), device=device)
-        return Draw(place if place.is_cuda else choice[int(place)], uniform)
+        return Draw(place if place.is_cuda and not may_read_back() else choice[int(place)], uniform)
 
     def _chosen(self, x: Tensor, choice: tuple[str, ...], draw: Draw) -> Tensor:
         u = draw.uniform.to(x.device)

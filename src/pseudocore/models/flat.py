@@ -75,6 +75,7 @@ class FlatModel:
         centre, self._scale, bound = _initial_spread(body, num_features, num_classes, initial)
         self._centre_and_bound = {("cpu", torch.float32): (centre, bound)}
         self._description = dict(description or {})
+        self._has_tied = len(list(body.named_parameters(remove_duplicate=False))) > len(self._shapes)
         self._has_convolutions = any(isinstance(part, nn.Conv2d) for part in body.modules())
         kernels = [part.has_kernel for part in body.modules() if isinstance(part, NormPool)]
         self.has_kernels = bool(kernels) and all(kernels)
@@ -112,7 +113,7 @@ class FlatModel:
         if x.is_cuda and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)  # the layout of a GPU's matrix units
         module = self._training if statistics is None else self._fixed
-        out: Tensor = functional_call(module, {**self._body(theta), **(statistics or {})}, (x,))
+        out: Tensor = functional_call(module, {**self._body(theta), **(statistics or {})}, (x,), tie_weights=self._has_tied)
         return out
 
     def layers(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> list[Tensor]:

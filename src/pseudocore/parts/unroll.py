@@ -94,6 +94,11 @@ def path(energy: Energy, view: View, theta: Tensor, x: Tensor, rng: Rng, *, num_
 def seen(view: View, x: Tensor, rng: Rng) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """What a network is shown of the points, and the way back from a gradient in that to one in the points."""
     pull = fused(_pull)
+    if pull is _pull and is_plain():
+        with torch.enable_grad():
+            given = x.detach().requires_grad_()
+            shown = view(given, rng)
+        return shown.detach(), lambda gradient: torch.autograd.grad(shown, given, gradient, materialize_grads=True)[0]
     if pull is _pull or not isinstance(view, Drawn):  # not compiled, one pass makes both
         images, back = vjp(lambda x: view(x, rng), x)[:2]
         return images, lambda gradient: back(gradient)[0]

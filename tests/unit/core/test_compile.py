@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _record, fused
+from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _record, fused, may_read_back
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone
@@ -151,12 +151,48 @@ def test_pieces_are_compiled_where_a_step_is_compiled_in_pieces(problem: Problem
     assert not compiled, "nor after one"
 
 
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_what_cannot_be_compiled_for_a_later_call_goes_on_eagerly(
+    in_pieces: bool, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a guard fails and what is compiled anew does not work."""
+    calls: list[object] = []
+
+    def fragile(function: Any, **_: object) -> Any:
+        def called(*arguments: Any) -> Any:
+            calls.append(function)
+            if len(calls) > 2:
+                raise torch._dynamo.exc.InternalTorchDynamoError("cannot be compiled again\nat length")
+            return function(*arguments)
+
+        return called
+
+    monkeypatch.setattr(torch, "compile", fragile)
+    stepper, state = Stepper(step_of_pieces, problem, "on", in_pieces=in_pieces), State(torch.ones(4), torch.zeros(4))
+    expected = state
+    for number in range(4):
+        state, _ = stepper(state, Rng(3)("step", number))
+        expected, _ = step_of_pieces(problem, expected, Rng(3)("step", number))
+        assert torch.equal(state.x, expected.x)
+    assert stepper.note == "not compiled: cannot be compiled again"
+    assert len(calls) == 3
+
+
+def test_other_errors_of_a_step_are_not_taken_for_the_compilers(problem: Problem) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the step's own")
+
+    with pytest.raises(RuntimeError, match="the step's own"):
+        Stepper(broken, problem, "auto")((torch.zeros(1),), Rng(0))
+
+
 @pytest.mark.parametrize(("how", "allowed"), [("auto", True), ("off", False)])
 def test_off_uses_no_kernels_of_our_own_either(how: Any, allowed: bool) -> None:
     problem, seen = on_a_gpu_with_kernels(), []
 
     def step(problem: Problem, state: Any, rng: Rng) -> tuple[Any, Any]:
         seen.append(problem.has_kernels)
+        assert may_read_back() is not allowed  # what is read back cannot be captured
         return state, ()
 
     stepper = Stepper(step, problem, how)
