@@ -333,11 +333,13 @@ def test_an_edited_result_of_the_trajectories_benchmark_is_refused_in_a_sentence
         render.render_table("kim2022-1", tmp_path, presets.available())
 
 
-def test_results_of_the_preset_benchmark_are_read() -> None:
+def test_results_of_the_preset_benchmark_are_read(tmp_path: Path) -> None:
     found = cells("vbpc2025", presets.available())
     recipes = {one.name: recipe for one in found if isinstance(recipe := find_recipe(one, presets.available()), Recipe)}
-    result = stored(RESULTS, found, recipes)["fashion-mnist-ipc1-vbpc-last-layer-vi"]
-    kept = json.loads((RESULTS / "vbpc2025" / "vbpc2025-fashion-mnist-ipc1.json").read_text())
+    (tmp_path / "vbpc2025").mkdir()
+    text = (RESULTS / "vbpc2025" / "vbpc2025-fashion-mnist-ipc1.json").read_text()
+    (tmp_path / "vbpc2025" / "any.json").write_text(text)
+    result, kept = stored(tmp_path, found, recipes)["fashion-mnist-ipc1-vbpc-last-layer-vi"], json.loads(text)
     assert result.evaluations["true"]["metrics"] == kept["evaluation"]["metrics"]
     assert (result.num, result.hardware, result.commit) == (5, kept["hardware"], kept["commit"])
 
@@ -431,8 +433,9 @@ def test_a_change_that_the_preset_has_taken_over_needs_no_remark(tmp_path: Path)
     result = a_result(cell("lcmat2023-4", "cifar10-ipc10-dm-sgd"), {"true": measured(0.5)})
     now: Any = result.settings["config"]
     changes = {"num_steps": 7, "image_lr": now["options"]["image_lr"], "setup.model": now["setup"]["model"], "evaluate.cutmix": 0.5}
-    keep(tmp_path, dataclasses.replace(result, changes=changes))
-    assert "| num_steps = 7 |" in pages.to_markdown(render.render_table("lcmat2023-4", tmp_path, presets.available()))
+    for note, remarks in (("", "num_steps = 7"), ("in haste", "num_steps = 7; in haste")):
+        keep(tmp_path, dataclasses.replace(result, changes=changes, note=note))
+        assert f"| {remarks} |" in pages.to_markdown(render.render_table("lcmat2023-4", tmp_path, presets.available()))
 
 
 def test_failures_and_stale_settings_are_said(tmp_path: Path) -> None:

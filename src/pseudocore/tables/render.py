@@ -142,7 +142,7 @@ def _why(recipe: Recipe | Missing, result: Result | None) -> str:
 
 
 def _remarks(recipe: Recipe | Missing, result: Result) -> str:
-    """Where a result is not that of the preset as it stands."""
+    """Where a result is not that of the preset as it stands, and what was noted when it was made."""
     today = _values(recipe) if isinstance(recipe, Recipe) else {}
     words = [f"{name} = {value}" for name, value in result.changes.items() if name not in today or today[name] != value]
     if isinstance(recipe, Recipe):
@@ -153,7 +153,7 @@ def _remarks(recipe: Recipe | Missing, result: Result) -> str:
             if name in recipe.ways:
                 words += _stale("evaluate.", way["options"], recipe.ways[name].options, result.changes)
                 words += _stale("evaluate.", way["setup"], recipe.ways[name].setup, result.changes)
-    return "; ".join(dict.fromkeys(words))
+    return "; ".join(dict.fromkeys([*words, *filter(None, [result.note])]))
 
 
 def _values(recipe: Recipe) -> dict[str, Any]:
