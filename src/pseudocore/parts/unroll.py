@@ -11,7 +11,7 @@ $$ \lambda_t = \frac{\partial J}{\partial\theta_t} + \lambda_{t+1} - \eta\, \nab
 
 one step at a time: the memory of one step and $L_u$ parameter vectors, however long the path. Both gradients of $s_t$ are how
 $\nabla_{\theta, u} E$ changes as theta moves along $\lambda_{t+1}$. Compiled, that is a derivative by forward mode over one by reverse
-mode, through kernels of our own the other way round; run as it is, reverse mode twice, which takes a third less time to launch.
+mode, through kernels of our own the other way round; run as it is, reverse mode twice, which has half as many calls.
 """
 
 from collections.abc import Callable, Sequence
