@@ -68,14 +68,14 @@ class FlatModel:
         description: Mapping[str, Any] | None = None,
         initial: Initial = "torch",
     ) -> None:
-        body = copy.deepcopy(body).to("meta")
-        self._training, self._fixed = copy.deepcopy(body).train(), copy.deepcopy(body).eval()
         self._shapes = [(name, p.shape, p.numel()) for name, p in body.named_parameters()]
+        own_name = {p: name for name, p in body.named_parameters()}
+        self._shared = {name: own_name[p] for name, p in body.named_parameters(remove_duplicate=False) if own_name[p] != name}
+        self._training, self._fixed = (copy.deepcopy(body).to("meta").train(mode) for mode in (True, False))
         self._num_body = sum(size for *_, size in self._shapes)
         centre, self._scale, bound = _initial_spread(body, num_features, num_classes, initial)
         self._centre_and_bound = {("cpu", torch.float32): (centre, bound)}
         self._description = dict(description or {})
-        self._has_tied = len(list(body.named_parameters(remove_duplicate=False))) > len(self._shapes)
         self._has_convolutions = any(isinstance(part, nn.Conv2d) for part in body.modules())
         kernels = [part.has_kernel for part in body.modules() if isinstance(part, NormPool)]
         self.has_kernels = bool(kernels) and all(kernels)
@@ -113,7 +113,9 @@ class FlatModel:
         if x.is_cuda and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)  # the layout of a GPU's matrix units
         module = self._training if statistics is None else self._fixed
-        out: Tensor = functional_call(module, {**self._body(theta), **(statistics or {})}, (x,), tie_weights=self._has_tied)
+        named = self._body(theta)
+        named |= {name: named[own] for name, own in self._shared.items()}
+        out: Tensor = functional_call(module, {**named, **(statistics or {})}, (x,), tie_weights=False)  # they are, by name
         return out
 
     def layers(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> list[Tensor]:

@@ -96,6 +96,30 @@ def test_a_layer_without_known_initialisation_is_refused() -> None:
         FlatModel(nn.Sequential(nn.Flatten(), nn.PReLU()), 4, 2)
 
 
+class Tied(nn.Module):
+    """One weight in two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).tanh())
+
+
+def test_a_weight_in_two_layers_stays_one() -> None:
+    model = FlatModel(Tied(), 4, 3)
+    assert model.num_parameters == 16 + 4 + 4 + 15
+    theta, x = model.init(Rng(0)).requires_grad_(), Rng(1).normal(5, 4)
+    weight, first, second = theta[:16].view(4, 4), theta[16:20], theta[20:24]
+    expected = (x @ weight.T + first).tanh() @ weight.T + second
+    found = model.features(theta, x)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(out.square().sum(), theta)[0] for out in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
 def test_a_body_handed_in_is_left_alone() -> None:
     body = nn.Sequential(nn.Conv2d(1, 2, 3), BatchNorm(2), nn.Flatten())
     before = {name: value.clone() for name, value in body.state_dict().items()}
