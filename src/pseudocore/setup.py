@@ -120,7 +120,7 @@ def build(setup: Setup, data: Dataset | None = None, *, device: str = "auto", ro
     """Load the data (unless handed in), make the network, fit the preprocessing."""
     config.check(setup)
     where = _device(device)
-    with waking(where):
+    with waking(where, reduced=setup.precision == "bf16"):
         return _built(setup, data, where, root)
 
 

@@ -8,12 +8,14 @@ import torch
 from pseudocore.core import wake
 
 
-def test_the_pass_goes_through() -> None:
-    wake.pass_through(torch.device("cpu"))
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_pass_goes_through(device: str, reduced: bool) -> None:
+    wake.pass_through(torch.device(device), reduced)
 
 
 def test_a_cpu_needs_no_waking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake, "pass_through", lambda device: pytest.fail("nothing to wake"))
+    monkeypatch.setattr(wake, "pass_through", lambda *_: pytest.fail("nothing to wake"))
     with wake.waking(torch.device("cpu")):
         pass
 
@@ -21,19 +23,19 @@ def test_a_cpu_needs_no_waking(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_runs_beside_what_is_inside_and_is_done_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     inside, done = threading.Event(), []
 
-    def slow(device: torch.device) -> None:
+    def slow(device: torch.device, reduced: bool) -> None:
         assert inside.wait(10)  # or it was not beside
-        done.append(device.type)
+        done.append((device.type, reduced))
 
     monkeypatch.setattr(wake, "pass_through", slow)
-    with wake.waking(torch.device("cuda")):
+    with wake.waking(torch.device("cuda"), reduced=True):
         inside.set()
-    assert done == ["cuda"]
+    assert done == [("cuda", True)]
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_gpu_without_memory_is_left_for_the_first_step_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: torch.device) -> None:
+    def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(wake, "pass_through", full)
