@@ -24,6 +24,7 @@ from pseudocore.tables.planning import make_plan
 from pseudocore.tables.published import Printed, printed
 from pseudocore.tables.recipes import Missing, Recipe, changed, find_recipe
 from pseudocore.tables.results import FAILED, FINISHED, SCHEMA, Result, keep, settings, stored
+from pseudocore.tables.running import _pooled
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -460,3 +461,19 @@ def test_the_reproduction_page_is_that_of_the_stored_results() -> None:
     page = ROOT / "docs" / "reproduction.md"
     wanted = pages.to_markdown(render.render_all(RESULTS, presets.available()))
     assert page.read_text(encoding="utf-8") == wanted, "run: pseudocore table --render --page docs/reproduction.md"
+
+
+def test_evaluations_of_several_coresets_are_pooled() -> None:
+    """A selector's cell: scores of all its choices, and what every one of them had to say."""
+
+    def of(seed: int, accuracy: float, **more: Any) -> dict[str, Any]:
+        return {"inference": "hmc", "per_seed": [{"seed": seed, "accuracy": accuracy}], "cost": {}, **more}
+
+    pooled = _pooled(
+        [of(0, 0.25, chosen=[{"seed": 0, "temperature": 0.1}]), of(1, 0.75, chosen=[{"seed": 1, "temperature": 1.0}], warnings=["w"])]
+    )
+    assert pooled["metrics"]["accuracy"]["mean"] == 0.5
+    assert [one["seed"] for one in pooled["per_seed"]] == [0, 1]
+    assert pooled["chosen"] == [{"seed": 0, "temperature": 0.1}, {"seed": 1, "temperature": 1.0}]
+    assert pooled["warnings"] == ["w"]
+    assert "chosen" not in _pooled([of(0, 0.5)])

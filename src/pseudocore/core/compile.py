@@ -255,7 +255,17 @@ def _record(step: Step, problem: Problem, state: Any, rng: Rng) -> _Replayable:
     for draw in tape:
         if torch.device(draw.device).type != problem.device.type:
             raise RuntimeError(f"the stream {draw.path} is drawn on the host")
-    return _Replayable(lambda state, drawn: step(problem, state, cast(Rng, _ReplayingRng(drawn))), tape)
+
+    def replayed(state: Any, drawn: _Drawn) -> tuple[Any, Any]:
+        after, info = step(problem, state, cast(Rng, _ReplayingRng(drawn)))
+        return _made_anew(after), _made_anew(info)
+
+    return _Replayable(replayed, tape)
+
+
+def _made_anew(part: Any) -> Any:
+    """The same tensors in tuples made here: one that comes of `_replace` leaves a function compiled by torch 2.11 empty."""
+    return part if isinstance(part, Tensor) else type(part)(*map(_made_anew, part))
 
 
 @dataclass(frozen=True)

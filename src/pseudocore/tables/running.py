@@ -30,7 +30,10 @@ from pseudocore.tables.results import FAILED, FINISHED, Result, settings
 
 __all__ = ["Workshop"]
 
-_KEPT = ("inference", "options", "model", "data", "warnings", "chosen")
+_KEPT = ("inference", "options", "model", "data")
+_GATHERED = ("warnings", "chosen")
+"""Of an evaluation: what several have in common, and lists of what each has to say."""
+
 _OF_EXPERTS = ("model", "width", "depth", "norm", "init", "preprocess", "augment", "siamese", "precision")
 """Words of a setup that decide what experts are."""
 
@@ -120,6 +123,7 @@ def _pooled(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         costs = cost.combined(costs, cost.from_table(one["cost"]))
     return {
         **{name: found[0][name] for name in _KEPT if name in found[0]},
+        **{name: items for name in _GATHERED if (items := [item for one in found for item in one.get(name, ())])},
         "metrics": spreads([{name: value for name, value in row.items() if name != "seed"} for row in per_seed]),
         "per_seed": per_seed,
         "cost": cost.to_table(costs),
