@@ -40,7 +40,17 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("verb", [EVALUATE, "report run", "export run out.npz", "export run out --format png"])
+VERBS = [
+    EVALUATE,
+    "report run",
+    "export run out.npz",
+    "export run out --format png",
+    f"evaluate {FILE} --num-steps 2",
+    f"export {FILE} out.npz",
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_coreset_is_refused_by_every_verb(run: None, refused: Refused, own_world: Path, damage: str, verb: str) -> None:
     FILE.write_bytes(damaged := DAMAGE[damage](FILE.read_bytes()))
@@ -48,6 +58,32 @@ def test_a_damaged_coreset_is_refused_by_every_verb(run: None, refused: Refused,
     assert "coreset.safetensors" in refused(verb)
     assert FILE.read_bytes() == damaged
     assert sorted(own_world.rglob("*")) == before
+
+
+def test_a_coreset_file_alone_can_be_evaluated_and_exported(run: None, done: Done, own_world: Path) -> None:
+    of_run = json.loads(done(EVALUATE + " --json").out)
+    received = FILE.rename("received.safetensors")
+    before = sorted(own_world.rglob("*"))
+    assert json.loads(done("evaluate received.safetensors --seeds 1 --num-steps 2 --json").out) == of_run
+    said = done("evaluate received.safetensors --seeds 1 --num-steps 2")
+    assert "not kept" in said.err
+    assert sorted(own_world.rglob("*")) == before
+    done("export received.safetensors out.npz")
+    assert np.array_equal(np.load("out.npz")["x"], load_coreset(received).x.numpy())
+
+
+def test_a_coreset_file_is_evaluated_as_its_maker_meant(run: None, done: Done, refused: Refused) -> None:
+    _forge(evaluate={"inference": "sgd", "num_steps": 2})
+    assert "sgd" in done(f"evaluate {FILE} --seeds 1").out
+    _forge(evaluate={"inference": "magic"})
+    assert "magic" in refused(f"evaluate {FILE} --seeds 1")
+
+
+def test_a_coreset_is_not_exported_onto_itself(run: None, refused: Refused) -> None:
+    received = FILE.rename("received.safetensors")
+    before = received.read_bytes()
+    assert "is the coreset itself" in refused("export received.safetensors ./received.safetensors")
+    assert received.read_bytes() == before
 
 
 def _forge(**changes: Any) -> None:

@@ -198,7 +198,7 @@ def test_memory_does_not_grow_with_the_draws(divergence: str) -> None:
 
 def peak_bytes(call: Callable[[], None]) -> float:
     """The most that was allocated at once, from the profiler's record of every allocation and release."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         call()
     record: Any = profiler.profiler
     changes = sorted((event.start_ns(), event.nbytes()) for event in record.kineto_results.events() if event.name() == "[memory]")

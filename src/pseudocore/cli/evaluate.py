@@ -1,4 +1,4 @@
-"""pseudocore evaluate RUN: test-set metrics of Bayesian inference, or plain training, on a run's coreset."""
+"""pseudocore evaluate RUN: test-set metrics of Bayesian inference, or plain training, on the coreset of a run or of a file."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,13 @@ from pseudocore.core.registry import inferences
 from pseudocore.evaluation.names import DETAILS
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.setup import Setup
+from pseudocore.store.artifact import load_coreset
 from pseudocore.store.runs import Run
 
 __all__ = ["NAME", "make_app"]
 
 NAME = "evaluate"
-HELP = "Evaluate a RUN: fit by --inference on its coreset, predict the test set, mean ± sd over fresh networks."
+HELP = "Evaluate a RUN, or a coreset file: fit by --inference on its coreset, predict the test set, mean ± sd over fresh networks."
 NUM_ROBUST = 1000
 _CHANGEABLE = ("model", "width", "depth", "norm", "init", "preprocess", "augment", "siamese", "precision")
 
@@ -39,17 +40,23 @@ def make_app(words: Sequence[str]) -> App:
 
 
 def _asked_for(words: Sequence[str]) -> str:
-    """The value of --inference; else the inference that the makers of the named run meant; else the default."""
+    """The value of --inference; else the inference that the makers of the named run or coreset meant; else the default."""
     if name := flagging.asked_for(words, "--inference"):
         return name
-    folder = next((Path(word) for word in words if (Path(word) / "config.toml").is_file()), None)
-    meant = Run.open(folder).config.get("evaluate", {}) if folder is not None else {}
+    meant: Any = next((found for word in words if (found := _meant(Path(word))) is not None), {})
     return str(meant.get("inference", "last-layer-vi")) if isinstance(meant, Mapping) else "last-layer-vi"
+
+
+def _meant(path: Path) -> Any:
+    """How to evaluate what lies there, in the words of who made it; nothing for what is neither a run nor a coreset."""
+    if (path / "config.toml").is_file():
+        return Run.open(path).config.get("evaluate", {})
+    return load_coreset(path).provenance.get("evaluate", {}) if path.suffix == ".safetensors" and path.is_file() else None
 
 
 def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
     def evaluate(
-        run: Annotated[Path, Parameter(help="RUN folder.")],
+        run: Annotated[Path, Parameter(help="RUN folder, or a coreset file.")],
         /,
         *,
         inference: Annotated[str | None, Parameter(help=f"One of {', '.join(entry.name for entry in inferences)}.")] = None,  # noqa: ARG001  (it is `name`)
@@ -73,13 +80,19 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         **given: Any,
     ) -> int:
         chosen, changes = flagging.given(given, inferences[name].make), flagging.given(given, Setup)
-        folder = Run.open(run)
+        folder = None if run.is_file() else Run.open(run)
+        coreset = load_coreset(run) if folder is None else folder.coreset()
         with progress(f"{name} on {run}", seeds) as advance:
             result = api.evaluate(
-                folder.coreset(), data, inference=name, seeds=seeds, first_seed=first_seed, device=device, setup=changes,
+                coreset, data, inference=name, seeds=seeds, first_seed=first_seed, device=device, setup=changes,
                 severities=tuple(severity or ()), ood=ood, num_robust=num_robust, published=published, landscape=landscape,
                 on_seed=lambda seed, metrics: advance(seed + 1 - first_seed, {"accuracy": metrics.accuracy, "nll": metrics.nll}), **chosen,
             )  # fmt: skip
+        if folder is None:
+            _show(result, f"{run}  {name}", json)
+            if not json:
+                err.print("not kept, as a file has no place for it; --json prints the numbers for you to keep")
+            return 0
         elsewhere = {"data": result["data"]} if data is not None else {}
         elsewhere |= {"severity": "".join(map(str, severity))} if severity else {}
         elsewhere |= {"ood": result["ood"]} if ood is not None else {}

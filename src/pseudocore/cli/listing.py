@@ -16,6 +16,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.registry import methods as registry
 from pseudocore.data import available, import_dataset, load
 from pseudocore.evaluation.tables import Estimate, Row, comparison, markdown
+from pseudocore.store.artifact import load_coreset
 from pseudocore.store.export import export_npz, export_pngs
 from pseudocore.store.replacing import refuse_own_file
 from pseudocore.store.runs import Run
@@ -123,15 +124,17 @@ def report(
 
 
 def export(
-    run: Annotated[Path, Parameter(help="RUN folder.")],
+    run: Annotated[Path, Parameter(help="RUN folder, or a coreset file.")],
     target: Annotated[Path, Parameter(help="File or folder to write.")],
     /,
     *,
     format: Annotated[Literal["npz", "png"], Parameter(help="npz: one file; png: a folder of pictures with labels.csv.")] = "npz",
 ) -> int:
-    """Copy a run's coreset into a form other programs read."""
+    """Copy the coreset of a run, or of a file, into a form other programs read."""
     refuse_own_file(target)
-    coreset = Run.open(run).coreset()
+    if run.is_file() and target.resolve() == run.resolve():
+        raise ConfigError(f"{target} is the coreset itself; name another file")
+    coreset = load_coreset(run) if run.is_file() else Run.open(run).coreset()
     (export_npz if format == "npz" else export_pngs)(coreset, target)
     out.print(f"{len(coreset)} points in {target}")
     return 0
