@@ -23,19 +23,19 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_selectors_share_one_network(done: Done, shelf: Path) -> None:
     done(f"reduce craig digits --ipc 2 {QUICK} --out a")
-    (kept,) = shelf.iterdir()
+    (kept,) = shelf.glob("*.safetensors")
     written = kept.stat().st_mtime_ns
     for name in ("lcmat-s", "entropy", "forgetting", "glister-val"):
         done(f"reduce {name} digits --ipc 1 {QUICK} --out {name}")
-    assert [file.stat().st_mtime_ns for file in shelf.iterdir()] == [written]
+    assert [file.stat().st_mtime_ns for file in shelf.glob("*.safetensors")] == [written]
     done(f"reduce entropy digits --ipc 1 {QUICK} --seed 1 --out b")
-    assert len(list(shelf.iterdir())) == 2
+    assert len(list(shelf.glob("*.safetensors"))) == 2
 
 
 def test_what_came_off_the_shelf_is_what_was_put_there(done: Done, shelf: Path) -> None:
     done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out first")
     done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out second")
-    for file in shelf.iterdir():
+    for file in shelf.glob("*.safetensors"):
         file.write_bytes(b"damaged")
     done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out third")
     first, *others = (pseudocore.load(name).indices for name in ("first", "second", "third"))

@@ -1,6 +1,9 @@
 """pseudocore table: a plan, cells from presets, results that are whole and taken up again, ours beside theirs, and refusals."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ from typing import Any
 import pytest
 
 from pseudocore.core.registry import methods
+from pseudocore.tables.cells import Cell, cells, matching
 from pseudocore.tables.results import Result
 from pseudocore.tables.running import Workshop
 
@@ -90,6 +94,49 @@ def test_another_way_of_using_a_coreset_does_not_make_it_again(done: Done, own_w
     assert len(runs) == 2  # a choice for each seed
     done(f"table digits --cells ipc1-uniform --out results --work work {CHOSEN} --set evaluate.step_size=0.001")
     assert {path.name for path in (own_world / "work" / "runs").iterdir()} == runs
+
+
+def test_two_processes_fill_one_table(own_world: Path) -> None:
+    """Each cell is run by one of them, experts and networks are made once, and neither gets into the other's way."""
+    chosen = ["bpc-fkl", "bpc-rkl", "bpc-cd", "herding", "k-center", "forgetting"]
+    line = ["table", "digits", *(word for name in chosen for word in ("--cells", f"ipc1-{name}")), "--out", "results", "--work", "work"]
+    environment = {**os.environ, "PSEUDOCORE_CACHE": str(own_world / "shelf")}
+    command = [sys.executable, "-m", "pseudocore", *line, *SMALL.split()]
+    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    run = [name for name in chosen for out, _ in said if f"ipc1-{name}  sgd" in out]
+    assert sorted(run) == sorted(chosen), said
+    for name in chosen:
+        assert json.loads((own_world / "results" / "digits" / f"ipc1-{name}.json").read_text())["status"] == "finished"
+    assert len(list((own_world / "work" / "experts").iterdir())) == 1
+    assert len(list((own_world / "shelf").glob("*.safetensors"))) == 2  # a network for each of two seeds
+
+
+def test_a_cell_that_another_process_is_at_is_left_to_it(done: Done, own_world: Path) -> None:
+    (cell,) = matching(cells("digits", {}), "ipc1-uniform")
+    with Workshop(own_world / "work").claim(cell) as is_ours:
+        assert is_ours
+        said = done(f"table digits --cells ipc1-uniform --out results --work work {CHOSEN}")
+    assert "ipc1-uniform: another process is at it" in said.err
+    assert not (own_world / "results").exists()
+
+
+def test_a_cell_that_was_run_meanwhile_is_not_run_again(done: Done, own_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the plan and the cell's turn another process may have finished it."""
+    line = f"table digits --cells ipc1-uniform --out results --work work {CHOSEN}"
+    done(line)
+    kept = own_world / "results" / "digits" / "ipc1-uniform.json"
+    kept.rename("aside")
+    claim = Workshop.claim
+
+    def late(shop: Workshop, cell: Cell) -> Any:
+        Path("aside").rename(kept)
+        return claim(shop, cell)
+
+    monkeypatch.setattr(Workshop, "claim", late)
+    monkeypatch.setattr(Workshop, "run", lambda *_: pytest.fail("it was run again"))
+    assert "1 to run" in done(line).out
 
 
 def test_no_cell_is_begun_after_its_time(done: Done, own_world: Path) -> None:

@@ -19,7 +19,7 @@ from pseudocore.store.files import write_bytes, writing
 from pseudocore.tables import pages, render
 from pseudocore.tables.cells import cells, matching, table_names, title
 from pseudocore.tables.planning import Planned, make_plan, refuse_if_idle
-from pseudocore.tables.results import FINISHED, Result, commit, keep
+from pseudocore.tables.results import FINISHED, Result, commit, keep, settings, stored
 from pseudocore.tables.running import Workshop
 
 __all__ = ["NAME", "make_app"]
@@ -86,7 +86,8 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         refuse_if_idle(planned)
         if not json:
             _show_plan(planned, False)
-        shop = Workshop(work, seeds, tuple(severity or ()), device, commit())
+        say_so = lambda what: err.print(f"waiting for another process that makes {what}")  # noqa: E731
+        shop = Workshop(work, seeds, tuple(severity or ()), device, commit(), on_wait=say_so)
         try:
             results = _run(planned, shop, folder, budget_minutes, (err if json else out).print)
         except KeyboardInterrupt:
@@ -173,14 +174,26 @@ def _run(planned: Sequence[Planned], shop: Workshop, folder: Path, minutes: floa
             if left is not None and (left <= 0 or (one.seconds or 0.0) > left):
                 err.print(f"out of time before {one.cell.name}: {len(waiting) - number} cells are left for another call")
                 break
-            assert one.recipe is not None  # or it could not be run
-            result = shop.run(one.cell, one.recipe)
-            if result.status == FINISHED or one.result is None or one.result.status != FINISHED:
-                keep(folder, result)  # a failure never takes the place of numbers
-            results[one.cell.name] = result
-            (err.print if result.status != FINISHED else say)(_line(result))
+            with shop.claim(one.cell) as is_ours:
+                if is_ours and (result := _result(one, shop, folder)) is not None:
+                    results[one.cell.name] = result
+                    (err.print if result.status != FINISHED else say)(_line(result))
+                elif not is_ours:
+                    err.print(f"{one.cell.name}: another process is at it")
             advance(number + 1, {})
     return results
+
+
+def _result(one: Planned, shop: Workshop, folder: Path) -> Result | None:
+    """Of a cell, kept; nothing if another process has run it since the plan was made."""
+    assert one.recipe is not None  # or it could not be run
+    before = stored(folder, [one.cell], {one.cell.name: one.recipe}).get(one.cell.name)
+    if before is not None and before.status == FINISHED and before.settings == settings(one.recipe, shop.seeds, shop.severities):
+        return None
+    result = shop.run(one.cell, one.recipe)
+    if result.status == FINISHED or before is None or before.status != FINISHED:
+        keep(folder, result)  # a failure never takes the place of numbers
+    return result
 
 
 def _line(result: Result) -> str:

@@ -5,6 +5,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -227,6 +228,9 @@ class Shelf(Protocol):
 
     def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None: ...
     def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None: ...
+    def turn(self, what: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """In which one process at a time looks for this and makes it: the others wait, and find it there."""
+        ...
 
 
 Predict = Callable[[Tensor], Tensor]

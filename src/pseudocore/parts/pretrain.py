@@ -83,16 +83,21 @@ class Network(NamedTuple):
 
 def pretrained(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
     """The network of this recipe and stream: off the shelf if it is there, else trained and put there."""
-    what = _description(problem, recipe, rng)
-    shelf = None if what is None else problem.shelf
-    kept = None if shelf is None else shelf.load(cast(Any, what))
-    if kept is not None and kept.keys() == set(Network._fields):
-        return Network(**{name: value.to(problem.device) for name, value in kept.items()})
+    what: Any = _description(problem, recipe, rng)
+    if what is None or (shelf := problem.shelf) is None:
+        return _timed(problem, recipe, rng)
+    with shelf.turn(what):
+        kept = shelf.load(what)
+        if kept is not None and kept.keys() == set(Network._fields):
+            return Network(**{name: value.to(problem.device) for name, value in kept.items()})
+        network = _timed(problem, recipe, rng)
+        shelf.save(what, network._asdict())
+        return network
+
+
+def _timed(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
     with stage("pretrain", problem.device):
-        network = pretrain(problem, recipe, rng)
-    if shelf is not None:
-        shelf.save(cast(Any, what), network._asdict())
-    return network
+        return pretrain(problem, recipe, rng)
 
 
 def pretrain(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:

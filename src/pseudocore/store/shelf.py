@@ -7,7 +7,7 @@ missing, damaged or about something else counts as absent, and one that cannot b
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pseudocore.core.errors import ArtifactError, RunError
 from pseudocore.store import strict_json
 from pseudocore.store.artifact import read_tensors, write_tensors
 from pseudocore.store.files import writing
+from pseudocore.store.lock import Lock
 
 __all__ = ["ShelfFolder", "user_shelf"]
 
@@ -43,6 +44,21 @@ class ShelfFolder:
             with writing(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
             write_tensors(file, tensors, kind="shelf", header={"what": _described(what)})
+
+    @contextlib.contextmanager
+    def turn(self, what: Mapping[str, Any]) -> Iterator[None]:
+        """One process at a time; where nothing can be written all go at once."""
+        lock = None
+        folder = self.path / "turns" / self._file(what).stem
+        with contextlib.suppress(RunError):
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            lock = Lock(folder, on_wait=lambda: None)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
 
     def _file(self, what: Mapping[str, Any]) -> Path:
         text = strict_json.encode(_described(what), sort_keys=True)

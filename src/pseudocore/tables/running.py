@@ -4,11 +4,15 @@ A coreset is a RUN folder named by a digest of its configuration, so cells that 
 cell that was killed goes on at its checkpoint. Experts are a buffer for every data set, network, preprocessing, augmentation and loss;
 networks that selectors look through are on the user's shelf. A selector chooses anew for every seed and one network is fitted to each
 choice; any other coreset is made once, with seed 0, and a network is fitted for every seed.
+
+Several processes can fill one table from one work folder: each takes cells that no other is at, and waits where another is making what
+it needs.
 """
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,8 @@ from pseudocore.evaluation.metrics import spreads
 from pseudocore.setup import Reduction, Setup
 from pseudocore.store import strict_json
 from pseudocore.store.experts import ExpertFolder
+from pseudocore.store.files import writing
+from pseudocore.store.lock import Lock
 from pseudocore.store.runs import Run
 from pseudocore.tables.cells import Cell
 from pseudocore.tables.recipes import Recipe
@@ -50,6 +56,8 @@ class Workshop:
     severities: Sequence[int] = ()
     device: str = "auto"
     commit: str | None = None
+    on_wait: Callable[[str], None] = lambda what: None
+    """Told what another process is making, before it is waited for."""
     _problems: dict[Setup, Problem] = field(default_factory=dict)
 
     def run(self, cell: Cell, recipe: Recipe, on_log: OnLog = lambda step, values: None) -> Result:
@@ -87,7 +95,8 @@ class Workshop:
             problem = replace(problem, experts=self._experts(reduction, problem, recipe.experts))
         settled = api.resolved(reduction, problem)
         name = _digest({"config": settled.to_config(), "experts": recipe.experts, "data": problem.data.fingerprint})
-        with Run.create(self.folder / "runs" / name, settled.to_config(), resume=True) as folder:
+        what = f"the coreset of {recipe.table['method']} that this cell needs"
+        with self._turn(name, what), Run.create(self.folder / "runs" / name, settled.to_config(), resume=True) as folder:
             if not folder.finished:
                 outcome = api.run_reduction(settled, problem, folder, on_log=on_log)
                 if outcome.status == "interrupted":
@@ -95,6 +104,35 @@ class Workshop:
                 if outcome.status != "finished":
                     raise RunError(f"{recipe.table['method']} {outcome.status}: {outcome.reason}")
             return folder.coreset(), problem, cost.from_table(folder.manifest.get("cost") or {})
+
+    @contextmanager
+    def claim(self, cell: Cell) -> Iterator[bool]:
+        """Whether this process has the cell to itself; not when another is at it."""
+        try:
+            lock = Lock(self._place(f"{cell.table}-{cell.name}"))
+        except RunError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    @contextmanager
+    def _turn(self, name: str, what: str) -> Iterator[None]:
+        """In which one process at a time makes what several need."""
+        lock = Lock(self._place(name), on_wait=lambda: self.on_wait(what))
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _place(self, name: str) -> Path:
+        """Of a lock."""
+        place = self.folder / "turns" / name
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True)
+        return place
 
     def _problem(self, setup: Setup) -> Problem:
         """Of this setup; the latest is kept, for the next cell is often like it, and its data for one that is not quite."""
@@ -111,7 +149,8 @@ class Workshop:
         words |= {**training, "loss": getattr(method, "expert_loss", "cross-entropy")}
         name = _digest({**words, "num": method.num_experts, "data": problem.data.fingerprint})
         path = self.folder / "experts" / name
-        api.experts(problem.data, out=path, num=method.num_experts, epochs=method.expert_epochs, device=self.device, **words)
+        with self._turn(name, "the experts that this cell needs"):
+            api.experts(problem.data, out=path, num=method.num_experts, epochs=method.expert_epochs, device=self.device, **words)
         return ExpertFolder.open(path).mapped(problem)
 
 

@@ -1,5 +1,7 @@
 """The shelf: what was put there is found again by its description alone, and nothing on it can stop a run."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,30 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -> None
     shelf = ShelfFolder(tmp_path / "file" / "shelf")
     shelf.save(WHAT, TENSORS)
     assert shelf.load(WHAT) is None
+    with shelf.turn(WHAT), shelf.turn(WHAT):  # nobody waits for a turn that cannot be had
+        pass
+
+
+def test_one_at_a_time_makes_a_thing_and_the_others_find_it(tmp_path: Path) -> None:
+    made = []
+
+    def need() -> None:
+        shelf = ShelfFolder(tmp_path)  # as another process would have its own
+        with shelf.turn(WHAT):
+            if shelf.load(WHAT) is None:
+                time.sleep(0.05)  # the others come in the meantime
+                made.append(1)
+                shelf.save(WHAT, TENSORS)
+
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(lambda _: need(), range(4)))
+    assert len(made) == 1
+
+
+def test_turns_at_two_things_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    shelf = ShelfFolder(tmp_path)
+    with shelf.turn(WHAT), shelf.turn({**WHAT, "seed": 4}):
+        pass
 
 
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
