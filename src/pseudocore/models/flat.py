@@ -6,7 +6,7 @@ pools need no notion of layers; a batch of vectors (draws, parameters) runs all 
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -68,11 +68,14 @@ class FlatModel:
         description: Mapping[str, Any] | None = None,
         initial: Initial = "torch",
     ) -> None:
-        self._shapes = [(name, p.shape, p.numel()) for name, p in body.named_parameters()]
+        self._names = [name for name, _ in body.named_parameters()]
+        head = torch.Size([num_classes, num_features]), torch.Size([num_classes])
+        self._shapes = [*(p.shape for p in body.parameters()), *head]
+        self._sizes = [shape.numel() for shape in self._shapes]
         own_name = {p: name for name, p in body.named_parameters()}
         self._shared = {name: own_name[p] for name, p in body.named_parameters(remove_duplicate=False) if own_name[p] != name}
         self._training, self._fixed = (copy.deepcopy(body).to("meta").train(mode) for mode in (True, False))
-        self._num_body = sum(size for *_, size in self._shapes)
+        self._num_body = sum(self._sizes[:-2])
         centre, self._scale, bound = _initial_spread(body, num_features, num_classes, initial)
         self._centre_and_bound = {("cpu", torch.float32): (centre, bound)}
         self._description = dict(description or {})
@@ -81,7 +84,7 @@ class FlatModel:
         self.has_kernels = bool(kernels) and all(kernels)
         self.num_features = num_features
         self.num_classes = num_classes
-        self.num_parameters = self._num_body + (num_features + 1) * num_classes
+        self.num_parameters = sum(self._sizes)
 
     def init(self, rng: Rng, *, num: int | None = None, device: Any = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
         """A fresh theta, or (num, parameters) of them: weights uniform within ±`SPREAD`/sqrt(fan-in); norms at 1 and 0."""
@@ -110,13 +113,7 @@ class FlatModel:
             axes = (0, None, 0 if statistics else None)
             x = x.clone(memory_format=torch.contiguous_format)  # vmap knows no norm of another layout, which one channel can pass for
             return vmap(self.features, in_dims=axes)(theta, x, statistics)
-        if x.is_cuda and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)  # the layout of a GPU's matrix units
-        module = self._training if statistics is None else self._fixed
-        named = self._body(theta)
-        named |= {name: named[own] for name, own in self._shared.items()}
-        out: Tensor = functional_call(module, {**named, **(statistics or {})}, (x,), tie_weights=False)  # they are, by name
-        return out
+        return self._passed(self._pieces(theta), x, statistics)
 
     def layers(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> list[Tensor]:
         """What every layer with weights but the first is given, in the order of the pass, each (n, width); the last are `features`.
@@ -141,8 +138,11 @@ class FlatModel:
 
     def logits(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor:
         """Class scores (n, classes); (draws, n, classes) for thetas (draws, parameters)."""
-        weight, bias = self.head(theta)
-        return self.features(theta, x, statistics) @ weight.mT + bias.unsqueeze(-2)
+        if theta.ndim == 2:
+            weight, bias = self.head(theta)
+            return self.features(theta, x, statistics) @ weight.mT + bias.unsqueeze(-2)
+        pieces = self._pieces(theta)
+        return self._passed(pieces, x, statistics) @ pieces[-2].mT + pieces[-1]
 
     def head(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Weight (..., classes, h) and bias (..., classes) of the last layer."""
@@ -153,7 +153,7 @@ class FlatModel:
 
     def tensors(self, theta: Tensor) -> list[Tensor]:
         """Every parameter of one theta (parameters,) in its own shape, in theta's order: the head's weight and bias last."""
-        return [*self._body(theta).values(), *self.head(theta)]
+        return self._pieces(theta)
 
     def statistics(self, theta: Tensor, x: Tensor) -> dict[str, Tensor]:
         """Batch-norm statistics of a batch under theta, for use on other batches; empty for other norms."""
@@ -190,9 +190,19 @@ class FlatModel:
         small = not x.is_cuda and torch.is_grad_enabled() and x.ndim == 4 and len(x) * x[0, 0].numel() < MANY_PIXELS
         return self._has_convolutions and is_plain() and not small
 
-    def _body(self, theta: Tensor) -> dict[str, Tensor]:
-        pieces = torch.split(theta[: self._num_body], [size for *_, size in self._shapes])
-        return {name: piece.view(shape) for (name, shape, _), piece in zip(self._shapes, pieces, strict=True)}
+    def _pieces(self, theta: Tensor) -> list[Tensor]:
+        """As `tensors`. One split, whose way back is one `cat`: slices would each fill a gradient with zeros, to be added up."""
+        return [piece.view(shape) for piece, shape in zip(torch.split(theta, self._sizes), self._shapes, strict=True)]
+
+    def _passed(self, pieces: Sequence[Tensor], x: Tensor, statistics: Mapping[str, Tensor] | None) -> Tensor:
+        """The features (n, h) of a network in pieces."""
+        if x.is_cuda and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)  # the layout of a GPU's matrix units
+        module = self._training if statistics is None else self._fixed
+        named = dict(zip(self._names, pieces, strict=False))  # the head is not the module's
+        named |= {name: named[own] for name, own in self._shared.items()}
+        out: Tensor = functional_call(module, {**named, **(statistics or {})}, (x,), tie_weights=False)  # they are, by name
+        return out
 
 
 def _batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:

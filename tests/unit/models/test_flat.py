@@ -120,6 +120,20 @@ def test_a_weight_in_two_layers_stays_one() -> None:
     torch.testing.assert_close(*gradients)
 
 
+def test_the_way_back_to_theta_fills_nothing_with_zeros() -> None:
+    """A slice of theta would: each has a gradient of theta's size of its own, and all are added up."""
+    model = FlatModel(nn.Sequential(nn.Linear(4, 5), nn.ReLU()), 5, 3)
+    theta = model.init(Rng(0)).requires_grad_()
+    graph, seen = [model.logits(theta, Rng(1).normal(6, 4)).sum().grad_fn], set()
+    while graph:
+        node = graph.pop()
+        if node is not None:
+            seen.add(type(node).__name__)
+            graph += [before for before, _ in node.next_functions]
+    assert "SplitWithSizesBackward0" in seen
+    assert not any(name.startswith(("Slice", "Index", "Narrow")) for name in seen)
+
+
 def test_a_body_handed_in_is_left_alone() -> None:
     body = nn.Sequential(nn.Conv2d(1, 2, 3), BatchNorm(2), nn.Flatten())
     before = {name: value.clone() for name, value in body.state_dict().items()}

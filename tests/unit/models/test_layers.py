@@ -31,7 +31,7 @@ def test_layers_of_a_convnet_are_the_outputs_of_its_blocks(norm: Any) -> None:
     body = model._training if statistics is None else model._fixed
     assert isinstance(body, nn.Sequential)
     size = len(body) // 3
-    expected, names = [], {**model._body(theta), **(statistics or {})}
+    expected, names = [], {**dict(zip(model._names, model.tensors(theta), strict=False)), **(statistics or {})}
     for block in range(1, 4):
         part = nn.Sequential(*list(body)[: block * size])
         own = {name: value for name, value in names.items() if int(name.partition(".")[0]) < block * size}
