@@ -122,6 +122,14 @@ def test_a_cell_that_another_process_is_at_is_left_to_it(done: Done, own_world: 
     assert not (own_world / "results").exists()
 
 
+def test_a_work_folder_that_cannot_be_written_is_not_taken_for_another_process(cli: Done, own_world: Path) -> None:
+    (own_world / "work").write_text("in the way")
+    said = cli(f"table digits --cells ipc1-uniform --out results --work work {CHOSEN}")
+    assert said.code == 2
+    assert "cannot write work" in said.err
+    assert "another process" not in said.err
+
+
 def test_a_cell_that_was_run_meanwhile_is_not_run_again(done: Done, own_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the plan and the cell's turn another process may have finished it."""
     line = f"table digits --cells ipc1-uniform --out results --work work {CHOSEN}"

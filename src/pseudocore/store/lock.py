@@ -9,10 +9,14 @@ from pathlib import Path
 from pseudocore.core.errors import RunError
 from pseudocore.store.files import writing
 
-__all__ = ["LOCK_FILE", "Lock"]
+__all__ = ["LOCK_FILE", "Lock", "TakenError"]
 
 LOCK_FILE = ".pseudocore.lock"
 """Stays in the folder: removing it would let two processes lock two files of one name."""
+
+
+class TakenError(RunError):
+    """Another process has the lock."""
 
 
 class Lock:
@@ -33,6 +37,6 @@ class Lock:
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 return
             self.release()
-            raise RunError(f"{folder} is being written by another process; wait for it to end or choose another --out") from error
+            raise TakenError(f"{folder} is being written by another process; wait for it to end or choose another --out") from error
         except OSError:
             pass  # a file system without locks is no reason to refuse to work

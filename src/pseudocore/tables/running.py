@@ -28,7 +28,7 @@ from pseudocore.setup import Reduction, Setup
 from pseudocore.store import strict_json
 from pseudocore.store.experts import ExpertFolder
 from pseudocore.store.files import writing
-from pseudocore.store.lock import Lock
+from pseudocore.store.lock import Lock, TakenError
 from pseudocore.store.runs import Run
 from pseudocore.tables.cells import Cell
 from pseudocore.tables.recipes import Recipe
@@ -110,7 +110,7 @@ class Workshop:
         """Whether this process has the cell to itself; not when another is at it."""
         try:
             lock = Lock(self._place(f"{cell.table}-{cell.name}"))
-        except RunError:
+        except TakenError:
             yield False
             return
         try:
