@@ -86,8 +86,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         refuse_if_idle(planned)
         if not json:
             _show_plan(planned, False)
-        say_so = lambda what: err.print(f"waiting for another process that makes {what}")  # noqa: E731
-        shop = Workshop(work, seeds, tuple(severity or ()), device, commit(), on_wait=say_so)
+        shop = Workshop(work, seeds, tuple(severity or ()), device, commit(), on_wait=_say_that_it_waits)
         try:
             results = _run(planned, shop, folder, budget_minutes, (err if json else out).print)
         except KeyboardInterrupt:
@@ -182,6 +181,10 @@ def _run(planned: Sequence[Planned], shop: Workshop, folder: Path, minutes: floa
                     err.print(f"{one.cell.name}: another process is at it")
             advance(number + 1, {})
     return results
+
+
+def _say_that_it_waits(what: str) -> None:
+    err.print(f"waiting for another process that makes {what}")
 
 
 def _result(one: Planned, shop: Workshop, folder: Path) -> Result | None:
