@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors.torch import load_file
 
 Done = Callable[[str], Any]
@@ -90,6 +91,18 @@ def test_a_polite_stop_of_any_verb_ends_like_ctrl_c() -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_while_libraries_are_loaded_a_stop_is_neither_lost_nor_an_exception(number: signal.Signals) -> None:
+    """An exception may be taken by whatever is being loaded for its own, and come out as another exit code, or not at all."""
+    lines = (
+        "import os, signal, sys", "from pseudocore.cli.stopping import stop_at_once", "before = signal.getsignal(signal.SIGINT)",
+        "with stop_at_once():", "    pass", "assert signal.getsignal(signal.SIGINT) is before", "with stop_at_once():", "    try:",
+        "        os.kill(os.getpid(), int(sys.argv[1]))", "    except BaseException:", "        pass", "print('went on')",
+    )  # fmt: skip
+    said = subprocess.run([sys.executable, "-c", "\n".join(lines), str(int(number))], capture_output=True, text=True, timeout=60)
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "interrupted\n")
 
 
 def _catches(process: subprocess.Popen[str], number: signal.Signals) -> bool:

@@ -11,7 +11,7 @@ from cyclopts import CycloptsError
 from cyclopts.exceptions import MissingArgumentError, UnusedCliTokensError
 
 from pseudocore.cli.console import err
-from pseudocore.cli.stopping import polite_stop
+from pseudocore.cli.stopping import polite_stop, stop_at_once
 from pseudocore.core.errors import PseudocoreError
 
 __all__ = ["main"]
@@ -32,9 +32,8 @@ def main(tokens: Sequence[str] | None = None) -> None:
         cast(Any, stream).reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
     try:
         with polite_stop():
-            # Only now, so that Ctrl-C while torch is loading ends as quietly as at any other time.
-            from pseudocore.cli.app import make_app
-
+            with stop_at_once():
+                from pseudocore.cli.app import make_app  # which takes a second or two: torch
             sys.exit(make_app(words)(words, exit_on_error=False, print_error=False))
     except KeyboardInterrupt:
         err.print("interrupted")
