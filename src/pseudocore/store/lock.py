@@ -5,6 +5,7 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 from pseudocore.core.errors import RunError
 from pseudocore.store.files import writing
@@ -40,3 +41,9 @@ class Lock:
             raise TakenError(f"{folder} is being written by another process; wait for it to end or choose another --out") from error
         except OSError:
             pass  # a file system without locks is no reason to refuse to work
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()

@@ -48,17 +48,13 @@ class ShelfFolder:
     @contextlib.contextmanager
     def turn(self, what: Mapping[str, Any]) -> Iterator[None]:
         """One process at a time; where nothing can be written all go at once."""
-        lock = None
         folder = self.path / "turns" / self._file(what).stem
-        with contextlib.suppress(RunError):
-            with writing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-            lock = Lock(folder, on_wait=lambda: None)
-        try:
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(RunError):
+                with writing(folder):
+                    folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(Lock(folder, on_wait=lambda: None))
             yield
-        finally:
-            if lock is not None:
-                lock.release()
 
     def _file(self, what: Mapping[str, Any]) -> Path:
         text = strict_json.encode(_described(what), sort_keys=True)

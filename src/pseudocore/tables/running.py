@@ -113,19 +113,14 @@ class Workshop:
         except TakenError:
             yield False
             return
-        try:
+        with lock:
             yield True
-        finally:
-            lock.release()
 
     @contextmanager
     def _turn(self, name: str, what: str) -> Iterator[None]:
         """In which one process at a time makes what several need."""
-        lock = Lock(self._place(name), on_wait=lambda: self.on_wait(what))
-        try:
+        with Lock(self._place(name), on_wait=lambda: self.on_wait(what)):
             yield
-        finally:
-            lock.release()
 
     def _place(self, name: str) -> Path:
         """Of a lock."""
