@@ -5,7 +5,8 @@ instance norm becomes a dozen passes over the activations instead of two. Most g
 derivative is asked for, of a network with kernels of our own, those know how they move (forward mode) and the gradient of that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,42 +15,55 @@ from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map_only
 
 from pseudocore.core.compile import fused, is_plain
+from pseudocore.core.problem import own_kernels
 
 __all__ = ["gradient_and_value_of", "gradient_of", "gradient_of_slope", "slope_by_reverse_mode"]
 
 
-def gradient_of(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+def gradient_of(
+    function: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    has_aux: bool = False,
+    is_piece: bool = True,
+    once_more: bool = False,
+) -> Callable[..., Any]:
     """`torch.func.grad(function, argnums, has_aux)` for arguments that are tensors, with a result that has no derivative of its own.
 
     Inside another transform, which may want that derivative, and compiled, where fused kernels save as much, it is the former.
+    A function that holds numbers which change is no piece to compile. `once_more` keeps the derivative in tensors the function holds.
     """
 
     def transformed(*arguments: Any) -> Any:
         return torch.func.grad(function, argnums, has_aux)(*arguments)
 
     def derived(*arguments: Any) -> Any:
-        piece = fused(transformed, is_pass=True)
+        piece = fused(transformed, is_pass=True) if is_piece else transformed
         if piece is not transformed or not is_plain():
             return piece(*arguments)
         places = (argnums,) if isinstance(argnums, int) else argnums
-        with torch.enable_grad():
+        with torch.enable_grad(), _without_own_kernels() if once_more else nullcontext():
             given = [one.detach().requires_grad_() if place in places else one for place, one in enumerate(arguments)]
             value, aux = function(*given) if has_aux else (function(*given), None)
-            gradients = torch.autograd.grad(value, [given[place] for place in places], materialize_grads=True)
+            gradients = torch.autograd.grad(value, [given[place] for place in places], create_graph=once_more, materialize_grads=True)
         gradient = gradients[0] if isinstance(argnums, int) else gradients
-        return (gradient, tree_map_only(Tensor, Tensor.detach, aux)) if has_aux else gradient
+        if not has_aux:
+            return gradient
+        return gradient, aux if once_more else tree_map_only(Tensor, Tensor.detach, aux)
 
     return derived
 
 
-def gradient_and_value_of(function: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+def gradient_and_value_of(
+    function: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0, *, is_piece: bool = True
+) -> Callable[..., Any]:
     """As `gradient_of`, with the value itself."""
 
     def twice(*arguments: Any) -> tuple[Tensor, Tensor]:
         value = function(*arguments)
         return value, value
 
-    return gradient_of(twice, argnums, has_aux=True)
+    return gradient_of(twice, argnums, has_aux=True, is_piece=is_piece)
 
 
 def gradient_of_slope(outputs: Callable[..., Tensor], energy: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
@@ -77,7 +91,7 @@ def slope_by_reverse_mode(energy: Callable[[Tensor, Tensor], Tensor]) -> Callabl
     """What `gradient_of_slope` gives, of any energy(theta, x), by reverse mode twice: the fewest calls where each is launched alone."""
 
     def derived(theta: Tensor, x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        with torch.enable_grad():
+        with torch.enable_grad(), _without_own_kernels():
             theta, x = theta.detach().requires_grad_(), x.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(energy(theta, x), theta, create_graph=True)
             slope = (gradient * direction).sum()
@@ -85,3 +99,13 @@ def slope_by_reverse_mode(energy: Callable[[Tensor, Tensor], Tensor]) -> Callabl
         return in_theta, in_x, slope.detach()
 
     return derived
+
+
+@contextmanager
+def _without_own_kernels() -> Iterator[None]:
+    """Some blocks of a network may have kernels where others have none; these know the gradient, not that one's own by reverse mode."""
+    token = own_kernels.set(False)
+    try:
+        yield
+    finally:
+        own_kernels.reset(token)

@@ -83,7 +83,7 @@ class CAFE(Settings):
             shown = torch.cat([view(own, stream) for own, stream in zip(tiles, streams, strict=True)])
             return self.mismatch([layer.view(problem.num_classes, -1, layer.shape[1]).mean(1) for layer in layers(shown)], real)
 
-        gradient, value = classwise.mismatch(problem, loss)(images.x)
+        gradient, value = classwise.mismatch(loss)(images.x)
         images, info = classwise.move(self, images, drawn, gradient, value)
         if self.max_age > 1:  # otherwise the network is gone after this step
             x, y = formation.shown(images.x, images.y, factor=self.formation)

@@ -64,7 +64,7 @@ class DM(Settings):
 
         def against(real: Tensor, label: int) -> classwise.Mismatch:  # noqa: ARG001  every class alike
             target = centre(real)
-            return classwise.mismatch(problem, lambda own: (centre(own) - target).square().sum())  # the objective above
+            return classwise.mismatch(lambda own: (centre(own) - target).square().sum())  # the objective above
 
         gradient, loss = classwise.match(self, problem, trajectory.view_of(problem), state.x, drawn, against, rng)
         return classwise.move(self, state, drawn, gradient, loss)

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.func import grad, grad_and_value
 
 from pseudocore.core.compile import side_by_side
 from pseudocore.core.config import Count, Fraction, Positive
@@ -135,21 +134,25 @@ def _towards(against: Against, theirs: Tensor, ours: Tensor, label: int) -> tupl
     return against(theirs, label)(ours)
 
 
-def mismatch(problem: Problem, loss: Callable[[Tensor], Tensor]) -> Mismatch:
-    """Of a loss that asks the network for no gradient."""
-    derived = gradient_and_value_of if problem.has_kernels else grad_and_value
+def mismatch(loss: Callable[[Tensor], Tensor]) -> Mismatch:
+    """Of any loss of the images."""
 
     def towards(own: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, value = derived(loss)(own)
+        gradient, value = gradient_and_value_of(loss, is_piece=False)(own)  # it holds the class
         return gradient, value.detach()
 
     return towards
 
 
-def slope(problem: Problem, theta: Tensor, x: Tensor, label: int, statistics: Statistics = None) -> tuple[list[Tensor], LastLayer]:
-    """The gradient in theta, tensor by tensor, of the mean loss of images of one class, and what the last layer sees of them."""
-    derived = gradient_of if problem.has_kernels else grad
-    gradient, layer = derived(_loss(problem, x, label, statistics), has_aux=True)(theta)
+def slope(
+    problem: Problem, theta: Tensor, x: Tensor, label: int, statistics: Statistics = None, *, once_more: bool = False
+) -> tuple[list[Tensor], LastLayer]:
+    """The gradient in theta, tensor by tensor, of the mean loss of images of one class, and what the last layer sees of them.
+
+    It is a number of x, which has a gradient `once_more` if that is asked for.
+    """
+    loss = _loss(problem, x, label, statistics)
+    gradient, layer = gradient_of(loss, has_aux=True, is_piece=False, once_more=once_more)(theta)
     return cast(Any, problem.model).tensors(gradient), layer
 
 
@@ -162,7 +165,7 @@ def slope_mismatch(
     a derivative of the network along one direction, which kernels of our own know.
     """
     if not problem.has_kernels:
-        return mismatch(problem, lambda own: compare(*slope(problem, theta, own, label, statistics)))
+        return mismatch(lambda own: compare(*slope(problem, theta, own, label, statistics, once_more=True)))
     model = cast(Any, problem.model)
 
     def towards(own: Tensor) -> tuple[Tensor, Tensor]:

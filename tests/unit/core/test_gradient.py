@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vmap
 
 from pseudocore.core.gradient import gradient_and_value_of, gradient_of, gradient_of_slope, slope_by_reverse_mode
+from pseudocore.core.problem import own_kernels
 from pseudocore.core.rng import Rng
 from pseudocore.models.convnet import ConvNet
 
@@ -59,6 +60,35 @@ def test_inside_a_transform_it_can_be_differentiated() -> None:
     assert torch.equal(ours, theirs)
     thetas = MODEL.init(Rng(2), num=3, dtype=torch.float64)
     torch.testing.assert_close(vmap(lambda theta: gradient_of(loss)(theta, X))(thetas)[1], grad(loss)(thetas[1], X), rtol=1e-10, atol=1e-12)
+
+
+def test_once_more_it_can_be_differentiated_in_what_the_function_holds() -> None:
+    """As the gradients that are matched are, in the images; against `torch.func.grad` twice."""
+
+    def length(x: Tensor, **options: bool) -> Tensor:
+        derived, value = gradient_of(lambda theta: (loss(theta, x), loss(theta, x)), has_aux=True, **options)(THETA)
+        return derived.square().sum() + value
+
+    ours, value = gradient_and_value_of(lambda x: length(x, once_more=True), is_piece=False)(X)
+    theirs = grad(length)(X)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(value, length(X), rtol=1e-10, atol=1e-12)
+    assert not ours.requires_grad
+
+
+def test_kernels_that_know_one_derivative_are_not_asked_for_two() -> None:
+    """A network may have them in some of its blocks alone."""
+    asked: list[bool] = []
+
+    def energy(theta: Tensor, x: Tensor) -> Tensor:
+        asked.append(own_kernels.get())
+        return loss(theta, x)
+
+    slope_by_reverse_mode(energy)(THETA, X, THETA)
+    gradient_of(energy, once_more=True)(THETA, X)
+    gradient_of(energy)(THETA, X)
+    assert asked == [False, False, True]
+    assert own_kernels.get()
 
 
 @pytest.mark.parametrize("twice_reverse", [False, True])
