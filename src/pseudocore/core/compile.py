@@ -63,7 +63,7 @@ def is_plain() -> bool:
 
 def may_read_back() -> bool:
     """Whether the host may look at a value on the GPU and choose by it: in a step that nothing captures or compiles (`off`)."""
-    return not own_kernels.get()
+    return not torch.compiler.is_compiling() and not own_kernels.get()  # the compiler knows the former and cannot look into the latter
 
 
 def fused(function: Callable[..., Any], *, is_pass: bool = False) -> Callable[..., Any]:

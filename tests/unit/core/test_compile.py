@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _record, fused, may_read_back
+from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _record, fused, is_plain, may_read_back
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone
+from pseudocore.data import augment
 
 
 class State(NamedTuple):
@@ -109,6 +110,36 @@ def test_captured_equals_eager(problem: Problem, compile: str) -> None:
     for one, other in zip(captured, eager, strict=True):
         torch.testing.assert_close(one.x, other.x, rtol=1e-6, atol=1e-6)  # a compiled sum may be added up in another order
         torch.testing.assert_close(one.previous, other.previous, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_what_a_step_asks_about_itself_can_be_compiled() -> None:
+    """A single question that torch's compiler cannot follow, on a GPU alone perhaps, leaves every such step uncompiled."""
+
+    problem = on_a_gpu_with_kernels()
+
+    def asking(x: Tensor) -> Tensor:
+        return fused(lambda x: x + 1)(x) + (10 if is_plain() or may_read_back() else 20) + (100 if problem.has_kernels else 200)
+
+    assert torch.compile(asking, fullgraph=True, backend="eager")(torch.zeros(1)) == 121
+    assert asking(torch.zeros(1)) == 111
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("siamese", [True, False])
+def test_a_step_that_augments_is_compiled(problem: Problem, siamese: bool) -> None:
+    view = augment.DSA(siamese=siamese)
+
+    def step(problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
+        images = state.x.expand(4, 3, 8, 4)
+        return State(view(images, rng("view")).mean((0, 1, 2)), state.x), Info(state.x.new_zeros(1))
+
+    problem = replace(problem, device=torch.device("cuda"))
+    (compiled, stepper), (eager, _) = (run(problem, how, step) for how in ("on", "off"))
+    assert stepper.note == ""
+    for one, other in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(one.x, other.x, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.gpu
