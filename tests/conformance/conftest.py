@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from pseudocore.core.compile import Stepper, _record
 from pseudocore.core.problem import Problem
+from pseudocore.core.rng import Rng
+from pseudocore.core.tree import clone, flatten
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.data import digits, whiten
 from pseudocore.models.convnet import ConvNetWide
@@ -75,3 +78,27 @@ def global_state() -> Callable[[], list[Any]]:
         return [torch.get_rng_state().tolist(), legacy[1].tolist(), legacy[2:], random.getstate()]
 
     return state
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """From the call on, every step is taken as a captured graph takes it, without a GPU: with the draws that a first step has made, and
+    a state that is copied. The number of steps taken so far."""
+    taken = 0
+    firsts: dict[Stepper, Any] = {}
+
+    def replay(stepper: Stepper, state: Any, rng: Rng) -> tuple[Any, Any]:
+        nonlocal taken
+        taken += 1
+        if stepper not in firsts:
+            firsts[stepper] = _record(stepper._step, stepper._problem, state, rng)
+        recorded = firsts[stepper]
+        after, info = recorded.step(clone(state), recorded.draws(rng))
+        assert flatten(after).keys() == flatten(state).keys()
+        return after, info
+
+    def begin() -> int:
+        monkeypatch.setattr(Stepper, "__call__", replay)
+        return taken
+
+    return begin

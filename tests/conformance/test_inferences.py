@@ -77,6 +77,15 @@ def test_one_seed_one_prediction(
 
 
 @every_inference
+@every_kind_of_label
+def test_its_steps_can_be_captured(entry: Entry, problem: Problem, kind: str, replayed: Callable[[], int]) -> None:
+    """Those it hands to a `Stepper`: on a GPU they become a graph, here they are taken as that takes them."""
+    plain = predict(entry, problem, coreset(problem, kind))
+    replayed()
+    assert torch.equal(predict(entry, problem, coreset(problem, kind)), plain)
+
+
+@every_inference
 def test_weights_count(entry: Entry, problem: Problem) -> None:
     plain, weighted = (predict(entry, problem, coreset(problem, weighted=weighted)) for weighted in (False, True))
     assert (plain - weighted).abs().max() > 1e-4

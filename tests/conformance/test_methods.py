@@ -103,6 +103,15 @@ def test_another_seed_another_coreset(entry: Entry, problem: Problem) -> None:
     assert same(reduce(entry, problem, seed=0), reduce(entry, problem, seed=1)) == (entry.name in DETERMINISTIC)
 
 
+@every_iterative_method
+def test_a_step_can_be_captured(entry: Entry, problem: Problem, replayed: Callable[[], int]) -> None:
+    """It draws from its streams alone, the same in every step, and returns what a graph can keep."""
+    plain = reduce(entry, problem)
+    replayed()
+    assert same(reduce(entry, problem), plain)
+    assert replayed() >= TINY["num_steps"]
+
+
 # --- resuming ---------------------------------------------------------------------------------------------------------
 
 

@@ -184,7 +184,7 @@ class Stepper:
             with self._pieces():
                 replayable = self._replayable or _record(self._step, self._problem, state, rng)
                 self._graph = _capture(replayable, state, rng, draw_first=self._replayable is not None)
-        except RuntimeError as error:
+        except Exception as error:  # the step itself has been taken before, so a run can go on with it
             torch.cuda.synchronize()
             self.note = f"running eagerly, as this step cannot be captured: {_first_line(error)}"
 
@@ -264,8 +264,8 @@ def _record(step: Step, problem: Problem, state: Any, rng: Rng) -> _Replayable:
 
 
 def _made_anew(part: Any) -> Any:
-    """The same tensors in tuples made here: one that comes of `_replace` leaves a function compiled by torch 2.11 empty."""
-    return part if isinstance(part, Tensor) else type(part)(*map(_made_anew, part))
+    """The same tensors in named tuples made here: one that comes of `_replace` leaves a function compiled by torch 2.11 empty."""
+    return type(part)(*map(_made_anew, part)) if isinstance(part, tuple) and hasattr(part, "_fields") else part
 
 
 @dataclass(frozen=True)

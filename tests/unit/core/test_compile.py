@@ -126,7 +126,7 @@ def test_what_a_step_asks_about_itself_can_be_compiled() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:TensorFloat32:UserWarning")
 @pytest.mark.parametrize("siamese", [True, False])
 def test_a_step_that_augments_is_compiled(problem: Problem, siamese: bool) -> None:
     view = augment.DSA(siamese=siamese)
