@@ -39,15 +39,15 @@ def make_problem(data: Dataset) -> MakeProblem:
     """The digits under a convolutional network of four and eight channels, with experts for the methods that learn from them."""
 
     @functools.cache
-    def trained(norm: Any, dtype: torch.dtype) -> Resident:
-        return train(bare(norm, dtype), Training(lr=0.05, batch_size=16), num=NUM_EXPERTS, num_epochs=NUM_EPOCHS)
+    def trained(norm: Any, dtype: torch.dtype, device: str) -> Resident:
+        return train(bare(norm, dtype, device), Training(lr=0.05, batch_size=16), num=NUM_EXPERTS, num_epochs=NUM_EPOCHS)
 
-    def bare(norm: Any, dtype: torch.dtype) -> Problem:
-        model = ConvNetWide(width=4, norm=norm).build(data.shape, data.num_classes)
-        return Problem(data, model, whiten.make("standard", data, dtype=dtype), dtype=dtype)
+    def bare(norm: Any, dtype: torch.dtype, device: str) -> Problem:
+        model, where = ConvNetWide(width=4, norm=norm).build(data.shape, data.num_classes), torch.device(device)
+        return Problem(data, model, whiten.make("standard", data, device=where, dtype=dtype), device=where, dtype=dtype)
 
-    def make(norm: Any = "none", dtype: torch.dtype = torch.float32) -> Problem:
-        return replace(bare(norm, dtype), experts=trained(norm, dtype))
+    def make(norm: Any = "none", dtype: torch.dtype = torch.float32, device: str = "cpu") -> Problem:
+        return replace(bare(norm, dtype, device), experts=trained(norm, dtype, device))
 
     return make
 

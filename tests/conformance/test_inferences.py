@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pseudocore import api
 from pseudocore.core import config
+from pseudocore.core.compile import Stepper
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, inferences
@@ -83,6 +84,24 @@ def test_its_steps_can_be_captured(entry: Entry, problem: Problem, kind: str, re
     plain = predict(entry, problem, coreset(problem, kind))
     replayed()
     assert torch.equal(predict(entry, problem, coreset(problem, kind)), plain)
+
+
+@pytest.mark.gpu
+@every_inference
+@every_kind_of_label
+def test_on_a_gpu_its_steps_are_captured(entry: Entry, make_problem: MakeProblem, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, steppers = make_problem(device="cuda"), []
+    prepare = Stepper.__init__
+
+    def watched(stepper: Stepper, *words: Any, **more: Any) -> None:
+        steppers.append(stepper)
+        prepare(stepper, *words, **more)
+
+    monkeypatch.setattr(Stepper, "__init__", watched)
+    log_probs = predict(entry, problem, coreset(problem, kind))
+    assert [stepper.note for stepper in steppers] == [""] * len(steppers)
+    assert log_probs.logsumexp(1).abs().max() < 1e-5
+    assert torch.equal(predict(entry, problem, coreset(problem, kind)), log_probs)
 
 
 @every_inference

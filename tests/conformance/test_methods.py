@@ -112,6 +112,28 @@ def test_a_step_can_be_captured(entry: Entry, problem: Problem, replayed: Callab
     assert replayed() >= TINY["num_steps"]
 
 
+@pytest.mark.gpu
+@every_iterative_method
+def test_on_a_gpu_its_steps_are_captured(entry: Entry, make_problem: MakeProblem) -> None:
+    problem, method = make_problem(dtype=torch.float64, device="cuda"), tiny(entry)  # no ReLU for rounding to flip
+    captured, eager = (run(method, problem, seed=0, compile=how) for how in ("auto", "off"))
+    assert (captured.status, captured.note) == ("finished", "")
+    for name, found in parts(captured.coreset).items():
+        assert not found.is_cuda  # what is kept can be read anywhere
+        torch.testing.assert_close(found, parts(eager.coreset)[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+@every_selector
+def test_on_a_gpu_it_selects(entry: Entry, make_problem: MakeProblem) -> None:
+    problem = make_problem(device="cuda")
+    coreset = reduce(entry, problem)
+    assert coreset.indices is not None
+    assert not any(part.is_cuda for part in parts(coreset).values())
+    assert torch.equal(coreset.y, problem.data.train.y[coreset.indices])
+    assert same(reduce(entry, problem), coreset)
+
+
 # --- resuming ---------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from pseudocore.core import compile as compile_module
 from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _record, fused, is_plain, may_read_back
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
@@ -149,6 +150,21 @@ def test_a_step_that_draws_on_the_host_runs_eagerly_and_says_why(problem: Proble
     eager, _ = run(problem, "off", host_step, num=WARM_UP + 4)
     assert "drawn on the host" in stepper.note
     assert all(torch.equal(one.x, other.x) for one, other in zip(captured, eager, strict=True))
+
+
+def test_whatever_goes_wrong_in_capturing_the_run_goes_on(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TypeError("an odd thing")
+
+    monkeypatch.setattr(compile_module, "_capture", refuse)
+    monkeypatch.setattr(compile_module, "_on_side_stream", lambda call: call())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    state, stepper = State(torch.zeros(4), torch.zeros(4)), Stepper(step, problem)
+    stepper._warm_up = 2
+    for number in range(4):
+        state, _ = stepper(state, Rng(3)("step", number))
+    assert stepper.note == "running eagerly, as this step cannot be captured: an odd thing"
+    assert torch.equal(state.x, run(problem, "off", num=4)[0][-1].x)
 
 
 def test_draws_can_be_made_when_they_are_asked_for(problem: Problem) -> None:
