@@ -89,7 +89,11 @@ def test_its_steps_can_be_captured(entry: Entry, problem: Problem, kind: str, re
 @pytest.mark.gpu
 @every_inference
 @every_kind_of_label
-def test_on_a_gpu_its_steps_are_captured(entry: Entry, make_problem: MakeProblem, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("batch_size", [64, 8])
+def test_on_a_gpu_its_steps_are_captured(
+    entry: Entry, make_problem: MakeProblem, kind: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All thirty points in every step, or batches of them."""
     problem, steppers = make_problem(device="cuda"), []
     prepare = Stepper.__init__
 
@@ -98,10 +102,10 @@ def test_on_a_gpu_its_steps_are_captured(entry: Entry, make_problem: MakeProblem
         prepare(stepper, *words, **more)
 
     monkeypatch.setattr(Stepper, "__init__", watched)
-    log_probs = predict(entry, problem, coreset(problem, kind))
+    log_probs = predict(entry, problem, coreset(problem, kind), batch_size=batch_size)
     assert [stepper.note for stepper in steppers] == [""] * len(steppers)
     assert log_probs.logsumexp(1).abs().max() < 1e-5
-    assert torch.equal(predict(entry, problem, coreset(problem, kind)), log_probs)
+    assert torch.equal(predict(entry, problem, coreset(problem, kind), batch_size=batch_size), log_probs)
 
 
 @every_inference

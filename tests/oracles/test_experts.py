@@ -14,11 +14,12 @@ from pseudocore.core.compile import Step
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
+from pseudocore.core.types import Dataset, Examples
 from pseudocore.data import DSA, digits, whiten
 from pseudocore.models.convnet import ConvNetWide
 from pseudocore.models.dense import MLP
 from pseudocore.parts import experts
-from pseudocore.parts.experts import Resident, Trainer, Training, train
+from pseudocore.parts.experts import Resident, Trainer, Training, train, usual_group
 from pseudocore.parts.losses import Loss, per_example
 
 MakeProblem = Callable[..., Problem]
@@ -241,6 +242,18 @@ def test_captured_training_is_eager_training(group: int) -> None:
         assert [stepper.note for stepper in trainer._steppers.values()] == ["", ""]
         assert all((stepper._graph is None) == (way == "off") for stepper in trainer._steppers.values())
     torch.testing.assert_close(*thetas, rtol=0, atol=1e-11)
+
+
+@pytest.mark.gpu
+def test_dense_networks_are_trained_together_on_colour_images() -> None:
+    """Twenty at once by default on a GPU, batched; the layout of convolutions is not for them."""
+    x = (256 * Rng(0).uniform(40, 3, 8, 8)).to(torch.uint8)
+    y, device = torch.arange(40) % 4, torch.device("cuda")
+    data = Dataset("colours", Examples(x, y), Examples(x[:4], y[:4]), 4)
+    problem = Problem(data, MLP(width=16).build(data.shape, 4), whiten.make("standard", data, device=device), device=device)
+    assert usual_group(problem) > 1
+    found = train(problem, Training(batch_size=16), num=3, num_epochs=2)
+    assert found._rows.isfinite().all()
 
 
 def images(device: str) -> Problem:

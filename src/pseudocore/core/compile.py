@@ -140,8 +140,8 @@ class Stepper:
     def _now(self, state: Any, rng: Rng) -> tuple[Any, Any]:
         try:
             return self._taken(state, rng)
-        except RuntimeError as error:  # what was compiled for one call may have to be compiled anew for another
-            if not type(error).__module__.startswith("torch._dynamo"):  # whose import takes seconds
+        except Exception as error:  # what was compiled for one call may have to be compiled anew for another
+            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):  # whose import takes seconds
                 raise
             self._give_up_compiling(error)
             return self._taken(state, rng)
@@ -180,11 +180,13 @@ class Stepper:
         self.note = f"not compiled: {_first_line(error)}"
 
     def _try_to_capture(self, state: Any, rng: Rng) -> None:
+        here = torch.cuda.current_stream()
         try:
             with self._pieces():
                 replayable = self._replayable or _record(self._step, self._problem, state, rng)
                 self._graph = _capture(replayable, state, rng, draw_first=self._replayable is not None)
         except Exception as error:  # the step itself has been taken before, so a run can go on with it
+            torch.cuda.set_stream(here)  # torch stays on the stream of a capture that breaks off
             torch.cuda.synchronize()
             self.note = f"running eagerly, as this step cannot be captured: {_first_line(error)}"
 
@@ -308,12 +310,12 @@ def _capture(replayable: _Replayable, state: Any, rng: Rng, *, draw_first: bool)
     drawing = _Drawing(replayable.tape, [rng(*draw.path).generator(draw.device) for draw in replayable.tape])
     for generator in drawing.generators:
         graph.register_generator_state(generator)
-    own = {buffer.data_ptr() for buffer in flatten(buffers).values()}
+    own = {buffer.untyped_storage().data_ptr() for buffer in flatten(buffers).values()}
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         drawn: _Drawn = [drawing[place] for place in range(len(drawing))] if draw_first else drawing
         after, info = replayable.step(buffers, drawn)
-        # A part of the new state may be a buffer of the old one; copy it aside before that is overwritten.
-        safe = {name: value.clone() if value.data_ptr() in own else value for name, value in flatten(after).items()}
+        # A part of the new state may be a buffer of the old one, or lie in it; copy it aside before that is overwritten.
+        safe = {name: value.clone() if value.untyped_storage().data_ptr() in own else value for name, value in flatten(after).items()}
         _copy(safe, flatten(buffers))
     return _Graph(graph, buffers, info, [(draw.path, generator) for draw, generator in zip(drawing.tape, drawing.generators, strict=True)])
 

@@ -127,7 +127,11 @@ def estimated(problem: Problem, coreset: Coreset, prior: LogPrior, batch_size: i
     def on_batches(theta: Tensor, rng: Rng) -> Tensor:
         index = rng("batch").integers(len(x), theta.shape[0], batch_size, device=x.device)  # (chains, batch)
         inputs = augmented(problem.inputs(x[index.flatten()]), rng)
-        likelihood = vmap(problem.log_likelihood)(theta, inputs.view(*index.shape, *inputs.shape[1:]), y[index])
+        own = theta, inputs.view(*index.shape, *inputs.shape[1:]), y[index]
+        if x.is_cuda and not problem.is_dense:  # batched convolutions are slow there, and know one layout, which is not the network's
+            likelihood = torch.stack([problem.log_likelihood(*one) for one in zip(*own, strict=True)])
+        else:
+            likelihood = vmap(problem.log_likelihood)(*own)
         return scale * (weight[index] * likelihood).sum(-1) + prior(theta)
 
     return on_all if whole else on_batches

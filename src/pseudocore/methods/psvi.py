@@ -220,7 +220,8 @@ def _advance(method: PSVI, model: SmallModel, look: Look, num: int, state: State
     points, flat = state.points, _flat(state.points)
     q = posterior(model, *flat, start=state.mode, num_newton=model.num_newton)
     if method.covariance == "draws":
-        index = torch.arange(num) if method.batch_size is None else rng("batch").integers(num, method.batch_size, device=flat.x.device)
+        size, where = method.batch_size, flat.x.device
+        index = torch.arange(num, device=where) if size is None else rng("batch").integers(num, size, device=where)
         data = Examples(*_flat(Points(*look(index), index))[:2])
         slopes, spread = gradient(model, flat, data, num / len(index), q, draw(q, method.num_draws, rng("draws")))
     else:

@@ -112,7 +112,7 @@ class FlatModel:
         if theta.ndim == 2:
             axes = (0, None, 0 if statistics else None)
             x = x.clone(memory_format=torch.contiguous_format)  # vmap knows no norm of another layout, which one channel can pass for
-            return vmap(self.features, in_dims=axes)(theta, x, statistics)
+            return vmap(lambda theta, x, own: self._passed(self._pieces(theta), x, own, as_it_is=True), in_dims=axes)(theta, x, statistics)
         return self._passed(self._pieces(theta), x, statistics)
 
     def layers(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> list[Tensor]:
@@ -194,9 +194,9 @@ class FlatModel:
         """As `tensors`. One split, whose way back is one `cat`: slices would each fill a gradient with zeros, to be added up."""
         return [piece.view(shape) for piece, shape in zip(torch.split(theta, self._sizes), self._shapes, strict=True)]
 
-    def _passed(self, pieces: Sequence[Tensor], x: Tensor, statistics: Mapping[str, Tensor] | None) -> Tensor:
+    def _passed(self, pieces: Sequence[Tensor], x: Tensor, statistics: Mapping[str, Tensor] | None, *, as_it_is: bool = False) -> Tensor:
         """The features (n, h) of a network in pieces."""
-        if x.is_cuda and x.ndim == 4:
+        if self._has_convolutions and x.is_cuda and not as_it_is:
             x = x.contiguous(memory_format=torch.channels_last)  # the layout of a GPU's matrix units
         module = self._training if statistics is None else self._fixed
         named = dict(zip(self._names, pieces, strict=False))  # the head is not the module's
@@ -206,6 +206,7 @@ class FlatModel:
 
 
 def _batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.float() if x.dtype == torch.bfloat16 else x  # which rounds to three digits
     return x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
 
 

@@ -144,6 +144,21 @@ def test_a_step_that_augments_is_compiled(problem: Problem, siamese: bool) -> No
 
 
 @pytest.mark.gpu
+def test_a_step_that_reads_back_runs_eagerly_and_torch_is_as_before(problem: Problem) -> None:
+    def reading(problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
+        drawn = rng("noise").normal(4, device=problem.device)
+        return State(state.x + drawn.sum().item(), state.x), Info(drawn)
+
+    problem, before = replace(problem, device=torch.device("cuda")), torch.cuda.current_stream()
+    captured, stepper = run(problem, "auto", reading)
+    eager, _ = run(problem, "off", reading)
+    assert "cannot be captured" in stepper.note
+    assert torch.cuda.current_stream() == before
+    assert torch.rand(3, device="cuda").isfinite().all()
+    assert all(torch.equal(one.x, other.x) for one, other in zip(captured, eager, strict=True))
+
+
+@pytest.mark.gpu
 def test_a_step_that_draws_on_the_host_runs_eagerly_and_says_why(problem: Problem) -> None:
     problem = replace(problem, device=torch.device("cuda"))
     captured, stepper = run(problem, "auto", host_step, num=WARM_UP + 4)
@@ -158,12 +173,16 @@ def test_whatever_goes_wrong_in_capturing_the_run_goes_on(problem: Problem, monk
 
     monkeypatch.setattr(compile_module, "_capture", refuse)
     monkeypatch.setattr(compile_module, "_on_side_stream", lambda call: call())
+    streams: list[object] = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "before")
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     state, stepper = State(torch.zeros(4), torch.zeros(4)), Stepper(step, problem)
     stepper._warm_up = 2
     for number in range(4):
         state, _ = stepper(state, Rng(3)("step", number))
     assert stepper.note == "running eagerly, as this step cannot be captured: an odd thing"
+    assert streams == ["before"]
     assert torch.equal(state.x, run(problem, "off", num=4)[0][-1].x)
 
 
@@ -205,17 +224,20 @@ def test_pieces_are_compiled_where_a_step_is_compiled_in_pieces(problem: Problem
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
+@pytest.mark.parametrize("kind", ["_dynamo.exc.InternalTorchDynamoError", "_dynamo.exc.FailOnRecompileLimitHit", "_inductor.exc.Odd"])
 def test_what_cannot_be_compiled_for_a_later_call_goes_on_eagerly(
-    in_pieces: bool, problem: Problem, monkeypatch: pytest.MonkeyPatch
+    kind: str, in_pieces: bool, problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a guard fails and what is compiled anew does not work."""
     calls: list[object] = []
+    module, _, name = kind.rpartition(".")
+    error = type(name, (Exception,), {"__module__": f"torch.{module}"})  # not all of torch's own are RuntimeErrors
 
     def fragile(function: Any, **_: object) -> Any:
         def called(*arguments: Any) -> Any:
             calls.append(function)
             if len(calls) > 2:
-                raise torch._dynamo.exc.InternalTorchDynamoError("cannot be compiled again\nat length")
+                raise error("cannot be compiled again\nat length")
             return function(*arguments)
 
         return called
