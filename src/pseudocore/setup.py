@@ -1,6 +1,6 @@
 """From words to what they stand for: a `Setup`, or what a coreset says of itself, to a Problem; a preset's tables to a `Reduction`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -81,25 +81,22 @@ class Reduction:
         check_tables(table)
         if "method" not in table:
             raise ConfigError("a configuration must name its method")
-        name = table["method"]
-        words = {**table.get("setup", {}), **({"data": table["data"]} if "data" in table else {})}
-        parts = [(methods[name].make, table.get("options", {}), name), (Setup, words, "setup")]
-        if evaluate := dict(table.get("evaluate", {})):
-            inference = str(evaluate.get("inference", "last-layer-vi"))
-            own = {key: value for key, value in evaluate.items() if key != "inference"}
-            parts.append((inferences[inference].make, own, f"evaluate by {inference}"))
-        method, setup, *_ = _build_all(parts)
-        return cls(method, setup, table.get("seed", 0), evaluate or None)
+        (method, setup, _), problems = _build_all(table)
+        if problems:
+            raise ConfigError("; ".join(problems))
+        return cls(method, setup, table.get("seed", 0), dict(table.get("evaluate", {})) or None)
 
 
 def check_tables(table: Mapping[str, Any], *, what: str = "a configuration") -> None:
-    """Refuse entries no configuration has, and entries of the wrong kind."""
+    """Refuse entries no configuration has, and entries of the wrong kind; what else is wrong with it is said with them."""
     problems = [f"unknown entry {name!r}{did_you_mean(name, _KINDS)}" for name in table if name not in _KINDS]
     problems += [
         f"{name} = {table[name]!r} is not {_KINDS[name]}" for name in _KINDS if name in table and not _is(_KINDS[name], table[name])
     ]
     if problems:
-        raise ConfigError(f"{what}: {'; '.join(problems)} (there are {', '.join(_KINDS)})")
+        sound = {name: value for name, value in table.items() if name in _KINDS and _is(_KINDS[name], value)}
+        more = "".join(f"; {problem}" for problem in _build_all(sound)[1])
+        raise ConfigError(f"{what}: {'; '.join(problems)} (there are {', '.join(_KINDS)}){more}")
 
 
 def resolved(reduction: Reduction, problem: Problem) -> Reduction:
@@ -200,18 +197,33 @@ def _is(kind: str, value: Any) -> bool:
     return isinstance(value, Mapping) if kind == "a table" else type(value) is {"a text": str, "a whole number": int}[kind]
 
 
-def _build_all(parts: Sequence[tuple[type, Mapping[str, Any], str]]) -> list[Any]:
-    """One instance per (class, values, what to call it), or all that is wrong with any of them."""
+def _build_all(table: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
+    """Method, setup and inference of a configuration, None for one it does not name, and all that is wrong with any of them."""
     built: list[Any] = []
     problems: list[str] = []
-    for cls, values, what in parts:
+    for build_one in (_method_of, _setup_of, _inference_of):
         try:
-            built.append(config.build(cls, values, what=what))
+            built.append(build_one(table))
         except ConfigError as error:
+            built.append(None)
             problems.append(str(error))
-    if problems:
-        raise ConfigError("; ".join(problems))
-    return built
+    return built, problems
+
+
+def _method_of(table: Mapping[str, Any]) -> Any:
+    name = table.get("method")
+    return None if name is None else config.build(methods[name].make, table.get("options", {}), what=name)
+
+
+def _setup_of(table: Mapping[str, Any]) -> Setup:
+    words = {**table.get("setup", {}), **({"data": table["data"]} if "data" in table else {})}
+    return config.build(Setup, words, what="setup")
+
+
+def _inference_of(table: Mapping[str, Any]) -> Any:
+    options = dict(table.get("evaluate", {}))
+    name = str(options.pop("inference", "last-layer-vi"))
+    return config.build(inferences[name].make, options, what=f"evaluate by {name}") if table.get("evaluate") else None
 
 
 def _own_data(setup: Setup) -> Dataset:

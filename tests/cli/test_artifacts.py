@@ -40,6 +40,17 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+def test_what_is_no_coreset_file_is_told_from_a_damaged_one(run: None, done: Done, refused: Refused) -> None:
+    done("export run out.npz")
+    Path("notes.txt").write_text("Some thoughts about coresets.")
+    for verb in ("evaluate {} --num-steps 2", "export {} again.npz"):
+        sentence = refused(verb.format("out.npz"))
+        assert "out.npz is no coreset file" in sentence
+        assert "an npz export cannot be evaluated" in sentence
+        assert "give the run it came from or its coreset.safetensors" in sentence
+        assert "notes.txt is no coreset file, or a damaged one; give a run or its coreset.safetensors" in refused(verb.format("notes.txt"))
+
+
 VERBS = [
     EVALUATE,
     "report run",
@@ -155,6 +166,19 @@ def test_a_result_that_cannot_be_kept_is_still_shown(run: None, cli: Callable[[s
     assert json.loads(said.out)["accuracy"]["mean"] >= 0
     assert said.err.count("\n") == 1
     assert "cannot write run/evaluations" in said.err
+
+
+def test_what_is_not_ours_is_not_written_over(run: None, done: Done, refused: Refused, npz: Callable[..., str]) -> None:
+    mine = Path(npz("mine"))
+    Path("mine.toml").write_text("[setup]")
+    before = mine.read_bytes()
+    assert "mine.npz is there already and is no export" in refused(f"export run {mine}")
+    assert "mine.toml is there already and is no HTML page" in refused("report run --out mine.toml")
+    assert "run holds a run" in refused("testbed --method bpc-fkl --size 5 --out run")
+    assert (mine.read_bytes(), Path("mine.toml").read_text()) == (before, "[setup]")
+    assert "--format png writes a folder" in refused("export run picture.png")
+    for _ in range(2):  # but one's own may be made again
+        done("export run points.npz")
 
 
 def test_exports_that_cannot_be_written_are_refused(run: None, refused: Refused) -> None:

@@ -60,6 +60,13 @@ def test_a_file_that_is_no_archive_is_refused(refused: Refused, content: bytes) 
     assert "mine.npz cannot be read as an npz archive" in refused(f"reduce vbpc mine.npz --out run {TINY}")
 
 
+def test_numpys_advice_to_load_unsafely_is_not_passed_on(refused: Refused) -> None:
+    Path("text.npz").write_text("no archive")
+    np.savez("objects.npz", train_x=np.array([{}] * 4, dtype=object), train_y=np.arange(4))
+    for file, reason in {"text.npz": "it is no archive", "objects.npz": "it holds Python objects"}.items():
+        assert refused(f"data info {file}") == f"{file} cannot be read as an npz archive of plain arrays ({reason}); numpy.savez writes one"
+
+
 def test_a_cut_archive_is_refused(refused: Refused, npz: Npz) -> None:
     whole = Path(npz("mine")).read_bytes()
     Path("mine.npz").write_bytes(whole[: len(whole) // 2])

@@ -29,7 +29,7 @@ def test_experts_are_trained_and_told_of(done: Cli) -> None:
     said = done(EXPERTS)
     scores = r"train loss \d\.\d{3} ± \.\d{3}  accuracy \.\d{3} ± \.\d{3}"
     assert re.fullmatch(rf"2 experts of 3 epochs in buffer \(0\.0 MiB\)  {scores}  \([\d.]+ s, [\d,]+ images/s\)\n", said.out)
-    assert said.err == "next: pseudocore reduce METHOD DATA --experts buffer --out RUN\n"
+    assert said.err == "next: pseudocore reduce METHOD DATA --experts buffer --model mlp --width 8 --out RUN\n"
     assert "nothing was missing" in done(EXPERTS).out
 
 

@@ -1,6 +1,7 @@
 """From data to a report, the way the manual tells it: every verb, its two forms of output, and where each word goes."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,8 @@ def test_methods_are_listed_from_the_registry(done: Done) -> None:
     text = done("methods").out
     for entry in (*methods, *inferences):
         assert entry.name in text
-    assert "vbpc2025/cifar10-ipc10" in text
+    assert re.search(r"^vbpc2025/ +cifar10-ipc1, cifar10-ipc10, ", text, re.MULTILINE)
+    assert max(map(len, text.partition("presets:")[2].splitlines())) <= 120
 
 
 @pytest.mark.parametrize("inference", ["last-layer-vi", "sgd", "ensemble"])

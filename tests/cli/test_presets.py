@@ -114,6 +114,17 @@ def test_a_preset_with_a_mistake_is_refused(preset: Callable[[str], None], refus
     assert not Path("run").exists()
 
 
+def test_all_that_is_wrong_with_a_preset_is_said_at_once(preset: Callable[[str], None], refused: Refused) -> None:
+    preset('method = "vbpc"\nseed = 1.5\n[setup]\nmodell = "x"\n[options]\nper_clas = 2\n[optoins]\n[evaluate]\ninference = "sdg"\n')
+    sentence = refused("reduce vbpc digits --preset mine.toml --out run")
+    for word in ("entry 'optoins'", "seed = 1.5", "setup: unknown option 'modell'", "vbpc: unknown option 'per_clas'", "inference 'sdg'"):
+        assert word in sentence
+    preset('method = "vbpc"\n[setup]\nwidth = 0\n[evaluate]\ninference = "sdg"\n')
+    sentence = refused("reduce vbpc digits --preset mine.toml --out run")
+    for word in ("setup: width = 0", "unknown inference 'sdg'"):
+        assert word in sentence
+
+
 def test_a_preset_that_is_not_there_is_refused(refused: Refused) -> None:
     assert "cannot read mine.toml: no such file" in refused("reduce vbpc --preset mine.toml --out run")
     Path("mine.toml").write_bytes(b'method = "\xff"')

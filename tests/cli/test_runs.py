@@ -55,6 +55,23 @@ def interrupted(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> s
     return str(said.err)
 
 
+def test_a_run_without_a_coreset_says_how_to_go_on(interrupted: str, refused: Refused, done: Done) -> None:
+    command = interrupted.rstrip("\n").partition("; go on with: ")[2]
+    for verb in ("evaluate run --num-steps 2", "export run out.npz"):
+        assert refused(verb) == f"run has no coreset yet (interrupted after step 19 of 24); go on with: {command}"
+    manifest = _manifest()
+    for changes, words in (
+        ({"command": manifest["command"] + " --overwrite"}, f"go on with: {command}"),
+        ({"status": "running", "reason": ""}, f"(it is still running, or was killed); go on with: {command}"),
+        ({"command": ""}, "go on with: the command that made it, and --resume"),
+        ({"command": "pseudocore 'reduce"}, "go on with: the command that made it, and --resume"),
+    ):
+        Path("run/manifest.json").write_text(json.dumps(manifest | changes))
+        assert words in refused("evaluate run --num-steps 2")
+    done(command.removeprefix("pseudocore "))
+    done("evaluate run --num-steps 2 --seeds 1")
+
+
 def test_an_existing_run_is_kept_unless_told_otherwise(refused: Refused, done: Done) -> None:
     done(REDUCE)
     before = _contents("run")
@@ -130,8 +147,8 @@ def _stopped(*_: Any, **__: Any) -> None:
 
 
 def test_a_run_that_is_not_finished_has_nothing_to_evaluate(interrupted: str, refused: Refused) -> None:
-    assert "no coreset.safetensors" in refused("evaluate run")
-    assert "no coreset.safetensors" in refused("export run x.npz")
+    assert "no coreset yet" in refused("evaluate run")
+    assert "no coreset yet" in refused("export run x.npz")
     assert "has been evaluated yet" in refused("compare run")
 
 
@@ -221,7 +238,21 @@ def test_a_diverging_run_keeps_its_last_good_coreset(cli: Callable[[str], Any], 
     assert "NaN" in _manifest()["reason"]
     coreset = load_file("run/coreset.safetensors")
     assert all(tensor.isfinite().all() for tensor in coreset.values())
-    assert json.loads(done("evaluate run --num-steps 2 --seeds 1 --json").out)["accuracy"]["mean"] >= 0
+    evaluated = done("evaluate run --num-steps 2 --seeds 1 --json")
+    assert json.loads(evaluated.out)["accuracy"]["mean"] >= 0
+    warning = f"warning: run diverged; its coreset is that of step {_manifest()['num_steps']}, the last good one"
+    assert warning in evaluated.err
+    assert warning in done("compare run").err
+
+
+def test_the_next_command_names_a_network_from_outside(done: Done, own_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which `evaluate` does not run on a file's word."""
+    layers = "nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, num_classes)"
+    Path("nets_here.py").write_text(f"from torch import nn\n\n\ndef small(num_classes):\n    return nn.Sequential({layers})\n")
+    monkeypatch.syspath_prepend(str(own_world))
+    said = done("reduce uniform digits --ipc 1 --model nets_here:small --out run")
+    assert said.out.endswith("next: pseudocore evaluate run --model nets_here:small\n")
+    done(said.out.split("next: pseudocore ")[1].strip() + " --inference sgd --num-steps 2 --seeds 1")
 
 
 def test_the_recorded_command_makes_the_same_coreset_again(done: Done) -> None:
@@ -234,11 +265,13 @@ def test_the_recorded_command_makes_the_same_coreset_again(done: Done) -> None:
     assert Path("run/config.toml").read_bytes() == Path("first/config.toml").read_bytes()
 
 
-def test_a_share_of_the_data_becomes_points_per_class(done: Done) -> None:
+def test_a_share_of_the_data_becomes_points_per_class(done: Done, refused: Refused) -> None:
     said = done("reduce uniform digits --fraction 0.02 --out run")
     assert "30 points" in said.out  # 0.02 · 1437 / 10 = 2.9
     assert tomllib.loads(Path("run/config.toml").read_text())["options"]["per_class"] == 3
-    assert "10 points" in done("reduce uniform digits --fraction 1e-9 --out least").out
+    assert "10 points" in done("reduce uniform digits --fraction 0.0035 --out least").out  # .503
+    assert "less than one for each of 10 classes; 0.007 would be" in refused("reduce uniform digits --fraction 0.0001 --out less")
+    assert not Path("less").exists()
 
 
 def test_resuming_where_nothing_is_starts(done: Done) -> None:

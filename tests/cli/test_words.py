@@ -13,7 +13,8 @@ REDUCE = "reduce vbpc digits --out run"
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("reduc vbpc digits", ['"reduc"', 'Did you mean "reduce"']),
+        ("reduc vbpc digits", ["unknown command 'reduc'", "did you mean 'reduce'", "demo, methods, data", "compare, report, export;"]),
+        ("frobnicate", ["unknown command 'frobnicate'", "compare, report, export (see pseudocore --help)"]),
         ("reduce vbcp digits --out run", ["unknown method 'vbcp'", "did you mean 'vbpc'", "frepo"]),
         ("reduce digits vbpc --out run", ["unknown method 'digits'", "vbpc"]),
         ("reduce --out run", ["name the method first", "reduce METHOD DATA --out RUN", "vbpc"]),
@@ -21,7 +22,7 @@ REDUCE = "reduce vbpc digits --out run"
         ("reduce vbpc digits", ["--out is missing", "reduce vbpc --help"]),
         ("reduce vbpc digit --out run", ["unknown data set 'digit'", "did you mean 'digits'"]),
         ("reduce vbpc cifar10 --out run", ["no cifar10 here", "cifar-10-binary.tar.gz", "home/pseudocore"]),
-        (f"{REDUCE} --imagelr 3", ["--imagelr", "Did you mean --image-lr?"]),
+        (f"{REDUCE} --imagelr 3", ["--imagelr", "did you mean '--image-lr'?"]),
         (f"{REDUCE} extra", ["'extra'"]),
         (f"{REDUCE} --ipc", ["--ipc needs a value"]),
         (f"{REDUCE} --ipc 1 --ipc 2", ["--ipc", "multiple times"]),
@@ -40,7 +41,7 @@ REDUCE = "reduce vbpc digits --out run"
         ("export run x.npz", ["there is no folder run"]),
         ("export run x --format jpg", ['"jpg"', '"npz"', '"png"']),
         ("data info nope", ["unknown data set 'nope'", "digits"]),
-        ("data inf digits", ['"inf"', '"info"']),
+        ("data inf digits", ["unknown command 'inf'", "did you mean 'info'?"]),
         ("data import nope.npz mine", ["there is no file or folder nope.npz"]),
     ],
 )
@@ -49,6 +50,38 @@ def test_a_wrong_name_is_answered_with_the_right_ones(refused: Refused, own_worl
     for word in words:
         assert word in sentence
     assert not list(own_world.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"{REDUCE} --colour red", "unknown option '--colour' (see"),
+        (f"{REDUCE} --colour=red", "unknown option '--colour' (see"),
+        (f"{REDUCE} --num=3", "unknown option '--num'; did you mean '--num-steps'?"),
+        ("testbed --method vbpc", "the test bed has no 'vbpc' (there are"),
+        ("table kim2022", "did you mean 'kim2022-1', 'kim2022-5', 'kim2022-6' or 'kim2022-7'?"),
+        ("reduce BPC-FKL digits --out run", "did you mean 'bpc-fkl'?"),
+    ],
+)
+def test_what_is_offered_instead_is_like_what_was_typed(refused: Refused, line: str, words: str) -> None:
+    assert words in refused(line)
+
+
+def test_an_unknown_preset_is_not_answered_with_all_there_are(refused: Refused) -> None:
+    sentence = refused(f"{REDUCE} --preset nosuch")
+    assert "did you mean" not in sentence
+    assert "pseudocore methods lists all" in sentence
+    assert len(sentence) < 200
+    sentence = refused(f"{REDUCE} --preset vbpc2025/cifar10-ipc9")
+    assert sentence.count("'vbpc2025/") == 1 + 3
+    sentence = refused(f"{REDUCE} --preset vbpc2025")
+    assert "did you mean 'vbpc2025/cifar10-ipc1', " in sentence
+    assert "more?" in sentence
+
+
+@pytest.mark.parametrize(("sizes", "words"), [("--size 0", 'invalid value "0" for --size'), ("--size 5 --size 0", 'invalid value "5, 0"')])
+def test_a_wrong_value_of_several_is_shown_as_typed(refused: Refused, sizes: str, words: str) -> None:
+    assert words in refused(f"testbed {sizes}")
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,7 @@ def test_infer_gives_a_function_of_raw_inputs(made: Coreset, inference: str) -> 
     x = digits().test.x[:5]
     assert predict(x).exp().sum(1) == pytest.approx(1.0, abs=1e-5)
     assert torch.equal(predict(x), predict(x.float() / 255))
+    assert torch.equal(predict(x), predict(x.numpy()))
 
 
 @pytest.mark.parametrize("inference", ["last-layer-vi", "sgd", "laplace"])
@@ -194,6 +195,9 @@ def test_inputs_of_another_shape_or_unit_are_refused(made: Coreset, inference: s
             predict(wrong)
     with pytest.raises(DataError, match="these reach 255; divide them by 255, or give uint8"):
         predict(x.float())
+    for odd in (float("nan"), float("-inf")):
+        with pytest.raises(DataError, match="inputs to predict hold NaN or infinite values"):
+            predict((x / 255).index_fill(3, torch.tensor(2), odd))
     assert predict(made.x).shape == (len(made), 10)  # learned pixels may leave 0 to 1
 
 

@@ -86,6 +86,16 @@ def test_the_readme_commands_run(own_folder: Path, capsys: pytest.CaptureFixture
     assert len(list((own_folder / "pictures").glob("*.png"))) == 10
 
 
+def test_the_examples_of_inference_run(own_folder: Path) -> None:
+    pseudocore.reduce("uniform", "digits", per_class=1, model="convnet-wide", width=4, out="RUN")
+    code = "\n".join(blocks("docs/inference.md", "python"))
+    short = "num_draws=4, num_burn=2, num_leapfrog=2"
+    quick = code.replace("num_chains=4", f"num_chains=4, {short}").replace("HMC()", f"HMC({short})")
+    assert quick.count(short) == 2
+    exec(compile(quick, "docs/inference.md", "exec"), {"__name__": "__main__"})
+    assert len(list((own_folder / "draws").iterdir())) >= 4
+
+
 def test_the_worked_example_is_a_method(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "_entries", dict(methods._entries))
     example, oracle = blocks("CONTRIBUTING.md", "python")

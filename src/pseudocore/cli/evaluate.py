@@ -11,7 +11,7 @@ from pseudocore import api
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
-from pseudocore.cli.keeping import file_name, keep_and_show
+from pseudocore.cli.keeping import file_name, keep_and_show, warn_of_divergence
 from pseudocore.core.config import options
 from pseudocore.core.registry import inferences
 from pseudocore.evaluation.names import DETAILS
@@ -82,6 +82,8 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         chosen, changes = flagging.given(given, inferences[name].make), flagging.given(given, Setup)
         folder = None if run.is_file() else Run.open(run)
         coreset = load_coreset(run) if folder is None else folder.coreset()
+        if folder is not None:
+            warn_of_divergence(folder)
         with progress(f"{name} on {run}", seeds) as advance:
             result = api.evaluate(
                 coreset, data, inference=name, seeds=seeds, first_seed=first_seed, device=device, setup=changes,

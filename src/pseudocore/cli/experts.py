@@ -69,14 +69,21 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
             kept = [word for word in words if word != "--overwrite"]
             err.print(f"interrupted; what was trained is kept, go on with: {shlex.join(['pseudocore', NAME, *kept])}")
             return 130
-        _tell(facts, json)
+        _tell(
+            facts, json, [word for name in ("model", "width", "depth", "norm", "preprocess", "augment") for word in _typed(name, options)]
+        )
         return 0
 
     experts.__doc__ = HELP
     return experts
 
 
-def _tell(facts: dict[str, Any], as_json: bool) -> None:
+def _typed(name: str, options: dict[str, Any]) -> list[str]:
+    return [f"--{name}", str(options[name])] if options.get(name) is not None else []
+
+
+def _tell(facts: dict[str, Any], as_json: bool, setup: list[str]) -> None:
+    """`setup` are the words that a reduction must repeat to learn from these experts."""
     if as_json:
         print_json(facts)
         return
@@ -84,4 +91,5 @@ def _tell(facts: dict[str, Any], as_json: bool) -> None:
     speed = f", {facts['images_per_second']:,} images/s" if facts["trained_epochs"] else ", nothing was missing"
     size = f"{facts['num_experts']} experts of {facts['num_epochs']} epochs in {facts['experts']} ({facts['bytes'] / 2**20:.1f} MiB)"
     out.print(f"{size}  {scores}  ({facts['seconds']:.1f} s{speed})")
-    err.print(f"next: pseudocore reduce METHOD DATA --experts {shlex.quote(facts['experts'])} --out RUN")
+    following = shlex.join(["--experts", facts["experts"], *setup, "--out", "RUN"])
+    err.print(f"next: pseudocore reduce METHOD DATA {following}")

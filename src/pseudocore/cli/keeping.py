@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-__all__ = ["file_name", "keep_and_show"]
+from pseudocore.cli.console import err
+from pseudocore.store.runs import Run
+
+__all__ = ["file_name", "keep_and_show", "warn_of_divergence"]
 
 
 def file_name(first: str, settings: Mapping[str, Any]) -> str:
@@ -16,6 +19,12 @@ def file_name(first: str, settings: Mapping[str, Any]) -> str:
     if len(name) <= 120 and name == text:
         return name
     return f"{name[:100]}.{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+
+def warn_of_divergence(run: Run) -> None:
+    """A run that diverged has a coreset, too: the last good one, often the first."""
+    if run.manifest.get("status") == "diverged":
+        err.print(f"warning: {run.path} diverged; its coreset is that of step {run.manifest.get('num_steps', '?')}, the last good one")
 
 
 def keep_and_show(show: Callable[[], object], *keep: Callable[[], object]) -> None:

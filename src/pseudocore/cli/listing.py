@@ -1,6 +1,8 @@
 """pseudocore methods, data, compare, export, report: verbs that show or copy what exists."""
 
+import itertools
 import shlex
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +13,7 @@ from rich.table import Table
 from pseudocore.cli import presets
 from pseudocore.cli.console import comparison_table, err, out, print_json
 from pseudocore.cli.flags import Json, Switch
+from pseudocore.cli.keeping import warn_of_divergence
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import inferences
 from pseudocore.core.registry import methods as registry
@@ -36,7 +39,10 @@ def methods(*, json: Json = False) -> int:
         table.add_row(entry.name, entry.kind, entry.summary, entry.paper)
     out.print(table)
     out.print(f"\ninference: {', '.join(entry.name for entry in inferences)}")
-    out.print(f"presets:   {', '.join(presets.available()) or 'none'}")
+    out.print("presets:   --preset FOLDER/NAME" if presets.available() else "presets:   none")
+    for folder, names in itertools.groupby(presets.available(), key=lambda name: name.partition("/")[0]):
+        listed = ", ".join(name.partition("/")[2] for name in names)
+        out.print(textwrap.fill(listed, 120, initial_indent=f"{folder + '/':<15}", subsequent_indent=" " * 15, break_on_hyphens=False))
     return 0
 
 
@@ -100,7 +106,10 @@ def compare(
     """One table of evaluated runs; runs that differ in their seed alone are one row."""
     if as_markdown and (details or json):
         raise ConfigError("--markdown has a form of its own; leave --details and --json out")
-    rows = _rows([Run.open(path) for path in _named(runs)])
+    opened = [Run.open(path) for path in _named(runs)]
+    for run in opened:
+        warn_of_divergence(run)
+    rows = _rows(opened)
     if as_markdown:
         out.print(markdown(rows), end="")
     elif json:
@@ -118,6 +127,8 @@ def report(
     from pseudocore.report.page import render
 
     refuse_own_file(out)
+    if out.is_file() and out.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"{out} is there already and is no HTML page, so it is left alone; name another file")
     path = render([Run.open(run) for run in _named(runs)], out)
     err.print(f"open {path} in a browser")
     return 0
@@ -134,6 +145,8 @@ def export(
     refuse_own_file(target)
     if run.is_file() and target.resolve() == run.resolve():
         raise ConfigError(f"{target} is the coreset itself; name another file")
+    if format == "npz" and target.suffix.lower() == ".png":
+        raise ConfigError(f"{target} would hold an npz archive; --format png writes a folder of pictures")
     coreset = load_coreset(run) if run.is_file() else Run.open(run).coreset()
     (export_npz if format == "npz" else export_pngs)(coreset, target)
     out.print(f"{len(coreset)} points in {target}")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from cyclopts import CycloptsError
-from cyclopts.exceptions import MissingArgumentError, UnusedCliTokensError
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError, ValidationError
 
 from pseudocore.cli.console import err
 from pseudocore.cli.stopping import polite_stop, stop_at_once
 from pseudocore.core.errors import PseudocoreError
+from pseudocore.core.registry import did_you_mean
 
 __all__ = ["main"]
 
@@ -84,5 +85,14 @@ def _in_our_words(error: CycloptsError) -> str:
         name = error.argument.name
         given = error.keyword is not None or bool(error.argument.tokens)
         return f"{error.keyword or name} needs a value" if given else f"{name} is missing"
+    if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app is not None:
+        word, known = error.unused_tokens[0], [name for name in error.app if not name.startswith("-")]
+        return f"unknown command {word!r}, not one of {', '.join(known)}{did_you_mean(word, known)}"
+    if isinstance(error, UnknownOptionError):
+        word = (error.token.keyword or error.token.value).partition("=")[0]
+        known = [name for one in error.argument_collection if one.parse for name in one.names]
+        return f"unknown option {word!r}{did_you_mean(word, known)}"
     text = " ".join(str(error).split()).rstrip(".")
+    if isinstance(error, ValidationError) and error.argument is not None and isinstance(error.argument.value, list):
+        text = text.replace(str(error.argument.value), ", ".join(map(str, error.argument.value)))  # as typed: 0, not [0]
     return text[:1].lower() + text[1:]

@@ -28,7 +28,8 @@ def read(name: str) -> dict[str, Any]:
     presets = available()
     if name not in presets and Path(name).suffix != ".toml":
         raise ConfigError(
-            f"unknown preset {name!r}{did_you_mean(name, presets)} (known: {', '.join(presets) or 'none'}; or give a path to a .toml file)"
+            f"unknown preset {name!r}{did_you_mean(name, presets, num=3)} "
+            f"(pseudocore methods lists all {len(presets)} there are; a path to a .toml file does as well)"
         )
     tables = toml.read(presets.get(name, Path(name)))
     check_tables(tables, what=f"preset {name}")

@@ -77,7 +77,14 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
         reduction = api.Reduction.from_config(table)
         problem = setups.build(reduction.setup, device=device)
         if fraction is not None:
-            budget = max(1, round(fraction * problem.num_train / problem.num_classes))
+            share = fraction * problem.num_train / problem.num_classes
+            budget = max(1, round(share))
+            if share < 0.5:
+                least = problem.num_classes / problem.num_train
+                raise ConfigError(
+                    f"--fraction {fraction:g} of {problem.num_train} points is less than one for each of {problem.num_classes} classes; "
+                    f"{least:.2g} would be one of each"
+                )
             reduction = api.Reduction.from_config({**table, "options": {**table["options"], "per_class": budget}})
         settled = api.resolved(reduction, problem)
         command = shlex.join(["pseudocore", NAME, *words])
@@ -154,6 +161,8 @@ def _tell(folder: Run, as_json: bool) -> int:
     if as_json:
         print_json(facts)
     else:
-        following = shlex.join(["pseudocore", "evaluate", str(folder.path)])
+        network = str(folder.config.get("setup", {}).get("model", ""))
+        named = ["--model", network] if ":" in network else []  # code of somebody's own, which is not run on a file's word
+        following = shlex.join(["pseudocore", "evaluate", str(folder.path), *named])
         out.print(f"{facts['points']} points in {folder.path} after {facts['seconds']:.1f} s; next: {following}")
     return 0

@@ -18,6 +18,7 @@ from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.store import strict_json
 from pseudocore.store.files import write_bytes, writing
+from pseudocore.store.manifest import MANIFEST_FILE
 from pseudocore.testbed import Bed, Curve
 
 __all__ = ["NAME", "make_app"]
@@ -55,6 +56,8 @@ def _verb() -> Callable[..., Any]:
     ) -> int:
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"{folder} is a file; --out takes a folder, for the numbers and the figures")
+        if (folder / MANIFEST_FILE).exists():
+            raise ConfigError(f"{folder} holds a run or experts; --out takes a folder of its own")
         bed = config.build(Bed, flagging.given(given, Bed), what=NAME)
         methods, sizes = list(dict.fromkeys(method or bench.METHODS)), sorted(set(size or bench.SIZES))
         began, curves = time.monotonic(), list[Curve]()

@@ -7,7 +7,6 @@ choices in `Literal`. A field that may be None has None as its default, so that 
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import itertools
 import math
@@ -21,6 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.registry import suggestion
 
 __all__ = [
     "Count",
@@ -111,8 +111,8 @@ def build(cls: type[T], values: Mapping[str, Any], *, what: str = "") -> T:
     problems = []
     for name in values:
         if name not in known:
-            near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-            problems.append(f"unknown option {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+            meant = suggestion(name, known)
+            problems.append(f"unknown option {name!r}" + (f" ({meant})" if meant else ""))
     given = {name: _plain(value) for name, value in values.items() if name in known}
     given = {name: float(value) if _wants_float(known[name].type) and type(value) is int else value for name, value in given.items()}
     problems += [text for name, value in given.items() if (text := _problem(known[name], value))]

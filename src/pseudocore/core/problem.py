@@ -102,12 +102,15 @@ class Problem:
         """Raw inputs (uint8, or floats in pixel units) to what the network sees, on the problem's device and type."""
         return self.preprocess.apply(self.as_pixels(x.to(self.device)))
 
-    def asked_inputs(self, x: Tensor) -> Tensor:
-        """As `inputs`, of what somebody else wants predicted: refused when it has another shape or other units than the data."""
+    def asked_inputs(self, x: Any) -> Tensor:
+        """As `inputs`, of what somebody else wants predicted, a tensor or an array: refused when its shape or units are not the data's."""
+        x = torch.as_tensor(x)
         if tuple(x.shape[1:]) != self.data.shape:
             raise DataError(f"inputs to predict must have shape (n, {', '.join(map(str, self.data.shape))}), not {tuple(x.shape)}")
         if self.data.train.x.dtype == torch.uint8 and x.is_floating_point() and x.numel() and (top := float(x.max())) > _BRIGHTEST:
             raise DataError(f"float images are in pixel units, 0 to 1, but these reach {top:g}; divide them by 255, or give uint8")
+        if x.is_floating_point() and not x.isfinite().all():
+            raise DataError("inputs to predict hold NaN or infinite values")
         return self.inputs(x)
 
     def as_pixels(self, x: Tensor) -> Tensor:

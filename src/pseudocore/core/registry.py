@@ -5,16 +5,19 @@ A class enters by decoration, so a new method is one new file; another package e
 """
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from pseudocore.core.errors import ConfigError
 
-__all__ = ["Entry", "Registry", "did_you_mean", "inferences", "methods", "models"]
+__all__ = ["Entry", "Registry", "did_you_mean", "inferences", "methods", "models", "suggestion"]
 
 T = TypeVar("T")
+
+_MANY = 5
+"""Names that begin as asked for are all named, up to so many."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,28 @@ class Registry:
         return self._entries
 
 
-def did_you_mean(name: str, known: Any) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, num: int = 1) -> str:
     """`; did you mean 'x'?` when a known name is near, else nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    words = suggestion(name, known, num=num)
+    return f"; {words}" if words else ""
+
+
+def suggestion(name: str, known: Iterable[str], *, num: int = 1) -> str:
+    """`did you mean 'x'?`: the known names that begin so, else the `num` nearest; nothing when none is near."""
+    plain = {one.lstrip("-").lower(): one for one in known}  # the dashes of a flag are no likeness
+    word = name.lstrip("-").lower()
+    found = [one for one in plain if word and one.startswith(word)] or _near(word, plain, num)
+    words = [repr(plain[one]) for one in found[:_MANY]]
+    if len(found) > _MANY:
+        words.append(f"one of {len(found) - _MANY} more")
+    return f"did you mean {' or '.join(filter(None, [', '.join(words[:-1]), words[-1]]))}?" if words else ""
+
+
+def _near(word: str, known: Iterable[str], num: int) -> list[str]:
+    """A slip of the hand seldom changes the first letter, so where it differs the rest must be nearer."""
+    known = list(known)
+    alike = [one for one in known if one[:1] == word[:1]]
+    return difflib.get_close_matches(word, known, num, cutoff=0.75) or difflib.get_close_matches(word, alike, num, cutoff=0.6)
 
 
 methods = Registry("method")

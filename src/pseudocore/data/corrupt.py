@@ -72,7 +72,8 @@ def _array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} cannot be read as an array ({error}); unpack the official archive again") from error
+        reason = "it is none" if "pickle" in str(error) else error  # numpy's advice is to load it unsafely
+        raise DataError(f"{path} cannot be read as an array ({reason}); unpack the official archive again") from error
     if array.shape != shape or array.dtype.kind not in "ui":
         raise DataError(
             f"{path} holds {array.dtype} {array.shape} where whole numbers {shape} should be; unpack the official archive again"

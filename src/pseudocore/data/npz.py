@@ -81,7 +81,10 @@ def _load(path: Path) -> dict[str, np.ndarray]:
                 raise DataError(f"{path} is one NumPy array, not an archive of several; save it with numpy.savez")
             return {key: archive[key] for key in archive}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as an npz archive of plain arrays ({error})") from error
+        reason = str(error)
+        if "pickle" in reason:  # numpy's advice is to load it unsafely
+            reason = "it holds Python objects" if zipfile.is_zipfile(path) else "it is no archive"
+        raise DataError(f"{path} cannot be read as an npz archive of plain arrays ({reason}); numpy.savez writes one") from error
 
 
 def _inputs(x: np.ndarray, what: str, layout: str | None) -> Tensor:

@@ -72,7 +72,7 @@ def variants(looks: Sequence[Hashable], settings: Sequence[Mapping[str, Any]]) -
         alike = [other for other_look, other in zip(looks, settings, strict=True) if other_look == own_look]
         names = sorted({name for other in alike for name in other})
         differing = [name for name in names if len({repr(other.get(name)) for other in alike}) > 1]
-        differing = [name for name in differing if not _follows_setup(name, alike)]
+        differing = [name for name in differing if not _is_said(name, differing, alike)]
         texts.append(", ".join(f"{_short_name(name, names)}={_value(own.get(name))}" for name in differing))
     return texts
 
@@ -198,16 +198,20 @@ def _budget_order(per_class: int | str | None) -> tuple[int, int]:
     return (1, 0) if per_class is None else (2, 0)
 
 
-def _follows_setup(name: str, alike: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an evaluation's network is the reduction's throughout, so that naming it twice says nothing."""
+def _is_said(name: str, differing: Sequence[str], alike: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether another name says the same: an evaluation's network follows from its setup, or is the reduction's throughout."""
+    if name.startswith("inference.setup."):
+        return "inference.options." + name.removeprefix("inference.setup.") in differing
     if not name.startswith("inference.model."):
         return False
     setup = "setup." + name.removeprefix("inference.model.")
-    return all(repr(settings.get(name)) == repr(settings.get(setup)) for settings in alike)
+    told = any(other.startswith("inference.setup.") for other in differing)
+    return told or all(repr(settings.get(name)) == repr(settings.get(setup)) for settings in alike)
 
 
 def _short_name(name: str, names: Sequence[str]) -> str:
-    short = name.removeprefix("options.").removeprefix("setup.").replace("inference.options.", "inference.", 1)
+    short = name.removeprefix("options.").removeprefix("setup.")
+    short = short.replace("inference.options.", "inference.", 1).replace("inference.setup.", "inference.", 1)
     clash = name.startswith("setup.") and f"options.{short}" in names
     return name if clash else short
 

@@ -49,7 +49,7 @@ def _factory(name: str) -> Any:
     except Exception as error:  # whatever a stranger's module does on import
         raise ConfigError(
             f"the module {place!r} of network {name!r} cannot be imported ({type(error).__name__}: {error}); "
-            "install it, or put its folder on PYTHONPATH"
+            "install it, or put the folder that contains it on PYTHONPATH"
         ) from error
     for part in word.split("."):
         if not hasattr(found, part):

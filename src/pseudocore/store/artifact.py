@@ -4,6 +4,7 @@ A file carries one metadata entry, `pseudocore`: a JSON object with the schema v
 blake2b digest of it all, and what the kind adds. `docs/artifacts.md` is the format's page.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -73,6 +74,7 @@ def load_coreset(path: StrPath) -> Coreset:
         if not (path / CORESET_FILE).exists():
             raise ArtifactError(f"the folder {path} holds no {CORESET_FILE}; give a coreset file or the folder of a finished run")
         path = path / CORESET_FILE
+    _refuse_other_formats(path)
     tensors, header = read_tensors(path, kind="coreset")
     provenance = header.get("provenance", {})
     missing = {"x", "y", "weight"} - tensors.keys()
@@ -109,6 +111,22 @@ def _refuse_no_file(path: Path) -> None:
         raise ArtifactError(f"{path} is a folder, not a file")
     if not stat.S_ISREG(mode):  # opening a pipe would wait for ever
         raise ArtifactError(f"{path} is not a regular file")
+
+
+def _refuse_other_formats(path: Path) -> None:
+    """Say of a file that never was a coreset that it is none; one that is merely damaged is left to the reader, and so is none at all."""
+    head = b""
+    with contextlib.suppress(OSError):  # the reader says why
+        if path.is_file():
+            with path.open("rb") as file:
+                head = file.read(9)
+    if head.startswith(b"PK\x03\x04"):
+        raise ArtifactError(
+            f"{path} is no coreset file but an archive, as export writes; an npz export cannot be evaluated or exported again, "
+            f"give the run it came from or its {CORESET_FILE}"
+        )
+    if len(head) == 9 and not head.endswith(b"{"):  # safetensors: eight bytes of length, then JSON
+        raise ArtifactError(f"{path} is no coreset file, or a damaged one; give a run or its {CORESET_FILE}")
 
 
 def _record(where: str, metadata: Mapping[str, str] | None, kind: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,26 @@ LABELS_FILE = "labels.csv"
 
 
 def export_npz(coreset: Coreset, path: StrPath) -> None:
-    """Write `x`, `y`, `weight`, `indices` (when points were chosen) and `provenance` (JSON text); reads without pickle."""
+    """Write `x`, `y`, `weight`, `indices` (when points were chosen) and `provenance` (JSON text); reads without pickle.
+
+    An earlier export is replaced, any other file left alone.
+    """
+    if Path(path).is_file() and not _is_export(Path(path)):
+        raise RunError(f"{path} is there already and is no export of a coreset, so it is left alone; name another file")
     arrays: dict[str, Any] = {"x": _array(coreset.x), "y": _array(coreset.y), "weight": _array(coreset.weight)}
     if coreset.indices is not None:
         arrays["indices"] = _array(coreset.indices)
     archive = io.BytesIO()
     np.savez(archive, provenance=np.array(strict_json.encode(coreset.provenance)), **arrays)
     write_bytes(path, archive.getvalue())
+
+
+def _is_export(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {"x.npy", "y.npy", "weight.npy", "provenance.npy"} <= set(archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
 
 
 def export_pngs(coreset: Coreset, folder: StrPath) -> None:

@@ -8,6 +8,7 @@ belongs to somebody else and is left alone.
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -126,6 +127,8 @@ class Run:
         save_coreset(self.path / CORESET_FILE, coreset)
 
     def coreset(self) -> Coreset:
+        if self.manifest.get("status") in ("interrupted", "running") and not (self.path / CORESET_FILE).exists():
+            raise RunError(_not_yet(self.path, self.manifest))
         return load_coreset(self.path)
 
     def save_evaluation(self, name: str, evaluation: Mapping[str, Any]) -> None:
@@ -181,6 +184,19 @@ def _save(folder: Path, name: str, table: Mapping[str, Any]) -> None:
     with writing(folder):
         folder.mkdir(exist_ok=True)
     strict_json.write(folder / f"{name}.json", table)
+
+
+def _not_yet(path: Path, manifest: Mapping[str, Any]) -> str:
+    """Why a run has no coreset, and the command that goes on with it; not whatever else a stranger's manifest calls its command."""
+    interrupted = manifest["status"] == "interrupted"
+    why = (manifest.get("reason") or "interrupted") if interrupted else "it is still running, or was killed"
+    try:
+        words = shlex.split(str(manifest.get("command", "")))
+    except ValueError:  # a manifest that somebody has edited
+        words = []
+    resuming = shlex.join([*(word for word in words if word not in ("--resume", "--overwrite")), "--resume"])
+    is_ours = words[:2] == ["pseudocore", "reduce"]
+    return f"{path} has no coreset yet ({why}); go on with: {resuming if is_ours else 'the command that made it, and --resume'}"
 
 
 def _stored_config(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from pseudocore.core import registry as module
 from pseudocore.core.errors import ConfigError
-from pseudocore.core.registry import Entry, Registry, did_you_mean
+from pseudocore.core.registry import Entry, Registry, did_you_mean, suggestion
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,27 @@ def test_did_you_mean() -> None:
     assert did_you_mean("bpc-flk", ["bpc-fkl", "vbpc"]) == "; did you mean 'bpc-fkl'?"
     assert did_you_mean("zzz", ["bpc-fkl"]) == ""
     assert did_you_mean("anything", []) == ""
+    assert did_you_mean("", ["bpc-fkl"]) == ""
+
+
+def test_a_suggestion_is_like_what_was_asked_for() -> None:
+    assert suggestion("vbpc", ["bpc-rkl", "bpc-w", "psvi"]) == ""  # two thirds alike, and another word
+    assert suggestion("mpl", ["mlp", "linear"]) == "did you mean 'mlp'?"  # as much alike, from its first letter
+    assert suggestion("--colour", ["--out", "--seed"]) == ""
+    assert suggestion("--ot", ["--out", "--seed"]) == "did you mean '--out'?"
+    assert suggestion("Digits", ["digits"]) == "did you mean 'digits'?"
+
+
+def test_names_that_begin_so_come_first_and_are_all_named_if_few() -> None:
+    assert suggestion("kim-1", ["kim-2", "kim-10", "kim-11"]) == "did you mean 'kim-10' or 'kim-11'?"
+    assert suggestion("a", [f"a{place}" for place in range(5)]) == "did you mean 'a0', 'a1', 'a2', 'a3' or 'a4'?"
+    assert suggestion("a", [f"a{place}" for place in range(8)]) == "did you mean 'a0', 'a1', 'a2', 'a3', 'a4' or one of 3 more?"
+
+
+def test_the_nearest_few() -> None:
+    known = ["cell-one", "cell-two", "row"]
+    assert suggestion("cell-on2", known) == "did you mean 'cell-one'?"
+    assert suggestion("cell-tne", known, num=3) == "did you mean 'cell-one' or 'cell-two'?"
 
 
 def test_two_modules_cannot_share_a_name(gadgets: Registry) -> None:

@@ -391,7 +391,7 @@ def test_damaged_official_files_are_refused(root: Path) -> None:
         official("cifar10", "snow", 1, root=root)
     folder = root / "CIFAR-10-C"
     (folder / "snow.npy").write_bytes(b"no array")
-    with pytest.raises(DataError, match=r"snow.npy cannot be read as an array"):
+    with pytest.raises(DataError, match=r"snow.npy cannot be read as an array \(it is none\)"):
         official("cifar10", "snow", 1, root=root)
     np.save(folder / "snow.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match=r"snow.npy cannot be read as an array"):

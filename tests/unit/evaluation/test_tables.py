@@ -120,6 +120,21 @@ def test_a_network_that_follows_the_setup_is_named_once() -> None:
     assert [got.variant for got in comparison(records)] == ["width=32", "width=64"]
 
 
+def test_what_follows_from_a_setting_is_not_named_beside_it() -> None:
+    """The network of an evaluation is told by its setup, and a prior by its options."""
+    own = {"inference.model.name": "convnet3", "inference.model.norm": "instance", "inference.options.prior_scale": 1.0}
+    other = {
+        "inference.model.name": "mlp",
+        "inference.setup.model": "mlp",
+        "inference.options.prior_scale": 4.0,
+        "inference.setup.prior_scale": 4.0,
+    }
+    assert variants(["a", "a"], [own, other]) == [
+        "inference.prior_scale=1, inference.model=unset",
+        "inference.prior_scale=4, inference.model=mlp",
+    ]
+
+
 def test_other_looks_need_no_variant() -> None:
     assert variants(["a", "b"], [{"options.x": 1}, {"options.x": 2}]) == ["", ""]
 
