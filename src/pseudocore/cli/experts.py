@@ -69,21 +69,20 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
             kept = [word for word in words if word != "--overwrite"]
             err.print(f"interrupted; what was trained is kept, go on with: {shlex.join(['pseudocore', NAME, *kept])}")
             return 130
-        _tell(
-            facts, json, [word for name in ("model", "width", "depth", "norm", "preprocess", "augment") for word in _typed(name, options)]
-        )
+        _tell(facts, json, _to_repeat(options))
         return 0
 
     experts.__doc__ = HELP
     return experts
 
 
-def _typed(name: str, options: dict[str, Any]) -> list[str]:
-    return [f"--{name}", str(options[name])] if options.get(name) is not None else []
+def _to_repeat(options: dict[str, Any]) -> list[str]:
+    """The words of a setup that a reduction must repeat to learn from these experts."""
+    told = {name: options.get(name) for name in ("model", "width", "depth", "norm", "preprocess", "augment")}
+    return [word for name, value in told.items() if value is not None for word in (f"--{name}", str(value))]
 
 
 def _tell(facts: dict[str, Any], as_json: bool, setup: list[str]) -> None:
-    """`setup` are the words that a reduction must repeat to learn from these experts."""
     if as_json:
         print_json(facts)
         return

@@ -103,7 +103,7 @@ def slope_by_reverse_mode(energy: Callable[[Tensor, Tensor], Tensor]) -> Callabl
 
 @contextmanager
 def _without_own_kernels() -> Iterator[None]:
-    """Some blocks of a network may have kernels where others have none; these know the gradient, not that one's own by reverse mode."""
+    """Some blocks of a network may have kernels of our own where others have none; a kernel knows its gradient, not that one's."""
     token = own_kernels.set(False)
     try:
         yield

@@ -149,7 +149,7 @@ def slope(
 ) -> tuple[list[Tensor], LastLayer]:
     """The gradient in theta, tensor by tensor, of the mean loss of images of one class, and what the last layer sees of them.
 
-    It is a number of x, which has a gradient `once_more` if that is asked for.
+    They depend on x, and can be differentiated in it `once_more` if that is asked for.
     """
     loss = _loss(problem, x, label, statistics)
     gradient, layer = gradient_of(loss, has_aux=True, is_piece=False, once_more=once_more)(theta)
