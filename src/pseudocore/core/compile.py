@@ -15,6 +15,7 @@ the functions it repeats, an augmentation for example, in `fused`: these are com
 A step that cannot be captured (it reads a value back to the host, or branches on one) is run eagerly, and `Stepper.note` says why.
 """
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -180,14 +181,12 @@ class Stepper:
         self.note = f"not compiled: {_first_line(error)}"
 
     def _try_to_capture(self, state: Any, rng: Rng) -> None:
-        here = torch.cuda.current_stream()
         try:
             with self._pieces():
                 replayable = self._replayable or _record(self._step, self._problem, state, rng)
-                self._graph = _capture(replayable, state, rng, draw_first=self._replayable is not None)
+                with _undone_if_broken_off():
+                    self._graph = _capture(replayable, state, rng, draw_first=self._replayable is not None)
         except Exception as error:  # the step itself has been taken before, so a run can go on with it
-            torch.cuda.set_stream(here)  # torch stays on the stream of a capture that breaks off
-            torch.cuda.synchronize()
             self.note = f"running eagerly, as this step cannot be captured: {_first_line(error)}"
 
 
@@ -311,13 +310,39 @@ def _capture(replayable: _Replayable, state: Any, rng: Rng, *, draw_first: bool)
     for generator in drawing.generators:
         graph.register_generator_state(generator)
     own = {buffer.untyped_storage().data_ptr() for buffer in flatten(buffers).values()}
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with _no_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         drawn: _Drawn = [drawing[place] for place in range(len(drawing))] if draw_first else drawing
         after, info = replayable.step(buffers, drawn)
         # A part of the new state may be a buffer of the old one, or lie in it; copy it aside before that is overwritten.
         safe = {name: value.clone() if value.untyped_storage().data_ptr() in own else value for name, value in flatten(after).items()}
         _copy(safe, flatten(buffers))
     return _Graph(graph, buffers, info, [(draw.path, generator) for draw, generator in zip(drawing.tape, drawing.generators, strict=True)])
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's garbage may hold an older graph, and to destroy one breaks off the capture of another."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
+def _undone_if_broken_off() -> Iterator[None]:
+    """A capture that breaks off leaves torch on its stream, and the global generator waiting for its end."""
+    stream, generator = torch.cuda.current_stream(), torch.cuda.default_generators[torch.cuda.current_device()]
+    before = generator.clone_state()
+    try:
+        yield
+    except Exception:
+        torch.cuda.set_stream(stream)
+        torch.cuda.synchronize()
+        generator.graphsafe_set_state(before)
+        raise
 
 
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:

@@ -173,16 +173,19 @@ def test_whatever_goes_wrong_in_capturing_the_run_goes_on(problem: Problem, monk
 
     monkeypatch.setattr(compile_module, "_capture", refuse)
     monkeypatch.setattr(compile_module, "_on_side_stream", lambda call: call())
-    streams: list[object] = []
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "before")
-    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+    put_back: list[object] = []
+    generator = SimpleNamespace(clone_state=lambda: "its state", graphsafe_set_state=put_back.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "the stream")
+    monkeypatch.setattr(torch.cuda, "set_stream", put_back.append)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     state, stepper = State(torch.zeros(4), torch.zeros(4)), Stepper(step, problem)
     stepper._warm_up = 2
     for number in range(4):
         state, _ = stepper(state, Rng(3)("step", number))
     assert stepper.note == "running eagerly, as this step cannot be captured: an odd thing"
-    assert streams == ["before"]
+    assert put_back == ["the stream", "its state"]
     assert torch.equal(state.x, run(problem, "off", num=4)[0][-1].x)
 
 
