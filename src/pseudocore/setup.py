@@ -129,9 +129,9 @@ def _built(setup: Setup, data: Dataset | None, where: torch.device, root: Path |
     augment = DSA(strategy=setup.augment, siamese=setup.siamese) if setup.augment else None
     if augment is not None and not data.is_images:
         raise ConfigError(f"augmentation {setup.augment!r} needs images, but {data.name!r} has features of shape {data.shape}")
-    if where.type == "cuda":
-        fast = setup.precision != "float32"
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast  # torch knows it as a global only
+    if where.type == "cuda":  # torch knows both as globals only
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = setup.precision != "float32"
+        torch.backends.cudnn.deterministic = True  # else a convolution's gradient differs from call to call in its last bits
     with stage("preprocess", where):
         preprocess = whiten.make(setup.preprocess, data, device=where)
     prior = GaussianPrior(setup.prior_scale)

@@ -44,6 +44,7 @@ def make_problem(data: Dataset) -> MakeProblem:
 
     def bare(norm: Any, dtype: torch.dtype, device: str) -> Problem:
         model, where = ConvNetWide(width=4, norm=norm).build(data.shape, data.num_classes), torch.device(device)
+        torch.backends.cudnn.deterministic = True  # as `setup.build` has it
         return Problem(data, model, whiten.make("standard", data, device=where, dtype=dtype), device=where, dtype=dtype)
 
     def make(norm: Any = "none", dtype: torch.dtype = torch.float32, device: str = "cpu") -> Problem:

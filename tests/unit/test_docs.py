@@ -158,6 +158,27 @@ def test_the_readme_describes_every_method() -> None:
         assert entry.paper in described[entry.name]
 
 
+def _rows(page: str) -> list[list[str]]:
+    lines = (ROOT / page).read_text().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
+
+
+def test_the_readme_has_the_numbers_of_the_reproduction_page() -> None:
+    """Which a test compares with the stored results."""
+    page = _rows("docs/reproduction.md")
+    compared = [row for row in page if len(row) == 9 and row[1].endswith(("↑", "↓"))]  # cell, metric, printed, ours, Δ, their protocol
+    accuracies = [(row[0], row[3], row[5], row[2]) for row in compared if row[1] == "accuracy ↑"]
+    likelihoods = [(row[0], row[4]) for row in page if row[2] == "true"]  # cell, inference, protocol, accuracy, NLL
+    shown = [row for row in _rows("README.md") if len(row) == 7 and row[0].isdecimal()]
+    assert len(shown) >= 5
+    for per_class, method, inference, accuracy, nll, published, printed in shown:
+        cell = f"cifar10-ipc{per_class}-{method}-{inference}"
+        assert (cell, accuracy, published or "–", printed or "–") in accuracies
+        assert (cell, nll) in likelihoods
+    filled = [row for row in compared if row[2] not in {"–", ""} and row[3]]
+    assert f"{len(filled)} of the 603 numbers" in (ROOT / "README.md").read_text()
+
+
 def test_every_inference_and_model_is_named_on_some_page() -> None:
     words = "\n".join(page.read_text() for page in PAGES)
     assert [entry.name for entry in (*inferences, *models) if f"`{entry.name}`" not in words] == []

@@ -284,6 +284,16 @@ def test_a_result_is_read_back_as_it_was_and_known_as_done(tmp_path: Path) -> No
     assert not planned.done
 
 
+def test_more_seeds_and_corruptions_than_asked_for_are_an_answer(tmp_path: Path) -> None:
+    one = cell("kim2022-6", "cifar10-ipc10-herding-hmc")
+    found = find_recipe(one, presets.available())
+    assert isinstance(found, Recipe)
+    keep(tmp_path, a_result(one, {"true": measured(0.3)}, settings=settings(found, 5, (1, 3))))
+    asked: list[tuple[int, tuple[int, ...]]] = [(5, (1, 3)), (3, ()), (5, (3,)), (6, (3,)), (3, (2, 3))]
+    plans = [make_plan([one], presets.available(), tmp_path, seeds=seeds, severities=severities) for seeds, severities in asked]
+    assert [planned.done for (planned,) in plans] == [True, True, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [({"schema": SCHEMA + 1}, f"is of schema {SCHEMA + 1}, and this pseudocore reads {SCHEMA}"), ({"kind": "other"}, "is not a result of"),

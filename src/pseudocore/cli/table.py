@@ -19,7 +19,7 @@ from pseudocore.store.files import write_bytes, writing
 from pseudocore.tables import pages, render
 from pseudocore.tables.cells import cells, matching, table_names, title
 from pseudocore.tables.planning import Planned, make_plan, refuse_if_idle
-from pseudocore.tables.results import FINISHED, Result, commit, keep, settings, stored
+from pseudocore.tables.results import FINISHED, Result, answers, commit, keep, stored
 from pseudocore.tables.running import Workshop
 
 __all__ = ["NAME", "make_app"]
@@ -191,7 +191,7 @@ def _result(one: Planned, shop: Workshop, folder: Path) -> Result | None:
     """Of a cell, kept; nothing if another process has run it since the plan was made."""
     assert one.recipe is not None  # or it could not be run
     before = stored(folder, [one.cell], {one.cell.name: one.recipe}).get(one.cell.name)
-    if before is not None and before.status == FINISHED and before.settings == settings(one.recipe, shop.seeds, shop.severities):
+    if before is not None and answers(before, one.recipe, shop.seeds, shop.severities):
         return None
     result = shop.run(one.cell, one.recipe)
     if result.status == FINISHED or before is None or before.status != FINISHED:

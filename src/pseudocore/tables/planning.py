@@ -14,7 +14,7 @@ from pseudocore.store import strict_json
 from pseudocore.store.manifest import hardware
 from pseudocore.tables.cells import Cell
 from pseudocore.tables.recipes import Missing, Recipe, changed, find_recipe
-from pseudocore.tables.results import FINISHED, Result, settings, stored
+from pseudocore.tables.results import FINISHED, Result, answers, stored
 
 __all__ = ["Planned", "make_plan", "refuse_if_idle"]
 
@@ -35,7 +35,7 @@ class Planned(NamedTuple):
     result: Result | None
     """What is stored of it, with these settings or others."""
     done: bool
-    """Whether what is stored has these very settings."""
+    """Whether what is stored answers it: made with these very settings, over as many seeds and corruptions or more."""
     obstacle: str
     """Why it cannot be run; empty when it can."""
     benched: float | None = None
@@ -82,7 +82,7 @@ def make_plan(
             missing = found[cell.name]
             plan.append(Planned(cell, None, result, False, missing.reason if isinstance(missing, Missing) else ""))
             continue
-        same = result is not None and result.status == FINISHED and result.settings == settings(recipe, seeds, severities)
+        same = result is not None and answers(result, recipe, seeds, severities)
         obstacle = "" if same else at_hand(_data(recipe))
         plan.append(Planned(cell, recipe, result, same, obstacle, _seconds(recipe, benched)))
     return plan

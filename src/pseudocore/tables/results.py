@@ -17,7 +17,7 @@ from pseudocore.tables.cells import Cell
 from pseudocore.tables.intact import wrong_entry
 from pseudocore.tables.recipes import PUBLISHED, TRUE, Recipe
 
-__all__ = ["FAILED", "FINISHED", "SCHEMA", "Result", "commit", "keep", "settings", "stored"]
+__all__ = ["FAILED", "FINISHED", "SCHEMA", "Result", "answers", "commit", "keep", "settings", "stored"]
 
 SCHEMA = 1
 """Version of the file's layout; a reader refuses any other."""
@@ -60,6 +60,15 @@ def settings(recipe: Recipe, seeds: int, severities: Iterable[int]) -> dict[str,
     found = {"config": recipe.table, "ways": ways, "experts": recipe.experts, "seeds": seeds, "severities": list(severities)}
     decoded: dict[str, Any] = strict_json.decode(strict_json.encode(found))
     return decoded
+
+
+def answers(result: Result, recipe: Recipe, seeds: int, severities: Sequence[int]) -> bool:
+    """Whether a result is what a recipe would give, over as many seeds and under as many corruptions, or more of either."""
+    asked, kept = settings(recipe, seeds, severities), dict(result.settings)
+    if result.status != FINISHED or not isinstance(kept.get("seeds"), int) or not isinstance(kept.get("severities"), list):
+        return False
+    more = kept["seeds"] >= seeds and all(severity in kept["severities"] for severity in severities)
+    return more and kept == {**asked, "seeds": kept["seeds"], "severities": kept["severities"]}
 
 
 def keep(out: Path, result: Result) -> Path:
