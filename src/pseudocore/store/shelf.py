@@ -5,6 +5,7 @@ missing, damaged or about something else counts as absent, and one that cannot b
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -70,6 +71,15 @@ def user_shelf() -> ShelfFolder:
 
 
 def _described(what: Mapping[str, Any]) -> dict[str, Any]:
-    """With the build of torch, as another one may give other bits; through text and back, as a file would give it."""
-    described: dict[str, Any] = strict_json.decode(strict_json.encode({**what, "torch": torch.__version__}))
+    """With the build of torch and our own code, as others may give other bits; through text and back, as a file would give it."""
+    described: dict[str, Any] = strict_json.decode(strict_json.encode({**what, "torch": torch.__version__, "code": _code()}))
     return described
+
+
+@functools.cache
+def _code() -> str:
+    """A digest of this package's source."""
+    root, digest = Path(__file__).resolve().parents[1], hashlib.blake2b(digest_size=16)
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

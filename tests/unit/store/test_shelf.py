@@ -48,6 +48,12 @@ def test_another_torch_is_another_thing(tmp_path: Path, monkeypatch: pytest.Monk
     assert ShelfFolder(tmp_path).load(WHAT) is None
 
 
+def test_other_code_of_ours_makes_another_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ShelfFolder(tmp_path).save(WHAT, TENSORS)
+    monkeypatch.setattr("pseudocore.store.shelf._code", lambda: "that of another version")
+    assert ShelfFolder(tmp_path).load(WHAT) is None
+
+
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None])
 def test_a_damaged_file_counts_as_absent_and_is_replaced(tmp_path: Path, damage: bytes | None) -> None:
     shelf = ShelfFolder(tmp_path)
