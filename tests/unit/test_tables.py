@@ -276,12 +276,17 @@ def test_a_result_is_read_back_as_it_was_and_known_as_done(tmp_path: Path) -> No
     assert stored(tmp_path, [one], {}) == {one.name: result}
     (planned,) = make_plan([one], presets.available(), tmp_path, seeds=3)
     assert planned.done
-    for other in ({"seeds": 4}, {"seeds": 3, "severities": (1,)}, {"seeds": 3, "changes": {"evaluate.num_draws": 2}}):
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"seeds": 4}, "seeds was 3, is 4"), ({"seeds": 3, "severities": (1,)}, "severities was [], is [1]"),
+        ({"seeds": 3, "changes": {"evaluate.num_leapfrog": 2}}, "published.num_leapfrog was 5, is 2"),
+        ({"seeds": 3, "changes": {"setup.precision": "bf16"}}, "setup.precision was tf32, is bf16"),
+    ]  # fmt: skip
+    for other, moved in others:
         (planned,) = make_plan([one], presets.available(), tmp_path, **other)
-        assert not planned.done
+        assert (planned.done, planned.moved) == (False, moved)
     keep(tmp_path, dataclasses.replace(result, status=FAILED, reason="diverged"))
     (planned,) = make_plan([one], presets.available(), tmp_path, seeds=3)
-    assert not planned.done
+    assert (planned.done, planned.moved) == (False, "it failed")
 
 
 def test_more_seeds_and_corruptions_than_asked_for_are_an_answer(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pseudocore.store.files import write_bytes, writing
 from pseudocore.tables import pages, render
 from pseudocore.tables.cells import cells, matching, table_names, title
 from pseudocore.tables.planning import Planned, make_plan, refuse_if_idle
-from pseudocore.tables.results import FINISHED, Result, answers, commit, keep, stored
+from pseudocore.tables.results import FINISHED, Result, commit, difference, keep, stored
 from pseudocore.tables.running import Workshop
 
 __all__ = ["NAME", "make_app"]
@@ -147,7 +147,7 @@ def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
     for column in ("cell", "preset", "what", "cost"):
         grid.add_column(column)
     for one in planned:
-        what = "done" if one.done else _short(one.obstacle) or ("run again: its settings changed" if one.result is not None else "run")
+        what = "done" if one.done else _short(one.obstacle) or (f"run again: {one.moved}" if one.moved else "run")
         grid.add_row(one.cell.name, one.recipe.preset if one.recipe is not None else "–", what, one.estimate if one.to_run else "")
     out.print(grid)
     known = [cost for one in planned if one.to_run and (cost := one.seconds or one.benched) is not None]
@@ -191,7 +191,7 @@ def _result(one: Planned, shop: Workshop, folder: Path) -> Result | None:
     """Of a cell, kept; nothing if another process has run it since the plan was made."""
     assert one.recipe is not None  # or it could not be run
     before = stored(folder, [one.cell], {one.cell.name: one.recipe}).get(one.cell.name)
-    if before is not None and answers(before, one.recipe, shop.seeds, shop.severities):
+    if before is not None and not difference(before, one.recipe, shop.seeds, shop.severities):
         return None
     result = shop.run(one.cell, one.recipe)
     if result.status == FINISHED or before is None or before.status != FINISHED:

@@ -14,7 +14,7 @@ from pseudocore.store import strict_json
 from pseudocore.store.manifest import hardware
 from pseudocore.tables.cells import Cell
 from pseudocore.tables.recipes import Missing, Recipe, changed, find_recipe
-from pseudocore.tables.results import FINISHED, Result, answers, stored
+from pseudocore.tables.results import FINISHED, Result, difference, stored
 
 __all__ = ["Planned", "make_plan", "refuse_if_idle"]
 
@@ -40,6 +40,8 @@ class Planned(NamedTuple):
     """Why it cannot be run; empty when it can."""
     benched: float | None = None
     """Seconds its steps would take by a `bench` of this hardware."""
+    moved: str = ""
+    """How what is stored differs from what is asked for."""
 
     @property
     def to_run(self) -> bool:
@@ -82,9 +84,10 @@ def make_plan(
             missing = found[cell.name]
             plan.append(Planned(cell, None, result, False, missing.reason if isinstance(missing, Missing) else ""))
             continue
-        same = result is not None and answers(result, recipe, seeds, severities)
+        moved = "" if result is None else difference(result, recipe, seeds, severities)
+        same = result is not None and not moved
         obstacle = "" if same else at_hand(_data(recipe))
-        plan.append(Planned(cell, recipe, result, same, obstacle, _seconds(recipe, benched)))
+        plan.append(Planned(cell, recipe, result, same, obstacle, _seconds(recipe, benched), moved))
     return plan
 
 

@@ -17,7 +17,7 @@ from pseudocore.tables.cells import Cell
 from pseudocore.tables.intact import wrong_entry
 from pseudocore.tables.recipes import PUBLISHED, TRUE, Recipe
 
-__all__ = ["FAILED", "FINISHED", "SCHEMA", "Result", "answers", "commit", "keep", "settings", "stored"]
+__all__ = ["FAILED", "FINISHED", "SCHEMA", "Result", "commit", "difference", "keep", "settings", "stored"]
 
 SCHEMA = 1
 """Version of the file's layout; a reader refuses any other."""
@@ -62,13 +62,26 @@ def settings(recipe: Recipe, seeds: int, severities: Iterable[int]) -> dict[str,
     return decoded
 
 
-def answers(result: Result, recipe: Recipe, seeds: int, severities: Sequence[int]) -> bool:
-    """Whether a result is what a recipe would give, over as many seeds and under as many corruptions, or more of either."""
-    asked, kept = settings(recipe, seeds, severities), dict(result.settings)
-    if result.status != FINISHED or not isinstance(kept.get("seeds"), int) or not isinstance(kept.get("severities"), list):
-        return False
-    more = kept["seeds"] >= seeds and all(severity in kept["severities"] for severity in severities)
-    return more and kept == {**asked, "seeds": kept["seeds"], "severities": kept["severities"]}
+def difference(result: Result, recipe: Recipe, seeds: int, severities: Sequence[int]) -> str:
+    """Why a result is not the one that is asked for, in a few words; empty if it is, or has more seeds or corruptions than that."""
+    if result.status != FINISHED:
+        return "it failed"
+    asked, kept = _leaves(settings(recipe, seeds, severities)), _leaves(result.settings)
+    enough = {"seeds": lambda had: isinstance(had, int) and had >= seeds, "severities": lambda had: set(severities) <= set(had or ())}
+    for name in sorted(asked.keys() | kept.keys()):
+        had, wanted = kept.get(name), asked.get(name)
+        if had != wanted and not (name in enough and enough[name](had)):
+            return f"{name} was {'not given' if had is None else had}" + ("" if wanted is None else f", is {wanted}")
+    return ""
+
+
+def _leaves(found: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every setting by its path, but for the words that say nothing: `setup.precision`, `true.num_steps`."""
+    leaves: dict[str, Any] = {}
+    for name, value in found.items():
+        path = prefix if name in ("config", "ways", "options") else f"{prefix}{name}."
+        leaves |= _leaves(value, path) if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return leaves
 
 
 def keep(out: Path, result: Result) -> Path:
