@@ -1,5 +1,6 @@
 """A captured step must be the eager step: same draws, same states, same fallbacks. Capture itself needs a GPU."""
 
+import gc
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.func import grad
 
 from pseudocore.core import compile as compile_module
-from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _record, fused, is_plain, may_read_back
+from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _no_collection, _record, fused, is_plain, may_read_back
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone
@@ -165,6 +166,21 @@ def test_a_step_that_draws_on_the_host_runs_eagerly_and_says_why(problem: Proble
     eager, _ = run(problem, "off", host_step, num=WARM_UP + 4)
     assert "drawn on the host" in stepper.note
     assert all(torch.equal(one.x, other.x) for one, other in zip(captured, eager, strict=True))
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_no_garbage_is_collected_while_capturing(was_on: bool) -> None:
+    """An older graph in it would break off the capture when it is destroyed."""
+    (gc.enable if was_on else gc.disable)()
+    try:
+        with _no_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled() == was_on
+        with pytest.raises(RuntimeError), _no_collection():
+            raise RuntimeError
+        assert gc.isenabled() == was_on
+    finally:
+        gc.enable()
 
 
 def test_whatever_goes_wrong_in_capturing_the_run_goes_on(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
