@@ -18,7 +18,7 @@ from pseudocore.evaluation.metrics import Metrics, measure, spreads
 from pseudocore.evaluation.quirks import published_scores
 from pseudocore.evaluation.robustness import Corrupted, corrupted_scores, corrupted_sets, foreign_scores, in_batches
 from pseudocore.evaluation.spectrum import spectrum
-from pseudocore.inference.diagnostics import Diagnosis, diagnose, warnings
+from pseudocore.inference.diagnostics import Diagnosis, diagnose, of_all_seeds
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
 from pseudocore.inference.sgd import SGD
@@ -148,7 +148,7 @@ def _diagnostics(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
     each = [
         {**found._asdict(), "predictions": found.predictions._asdict(), "parameters": found.parameters._asdict()} for found in diagnoses
     ]
-    return {"diagnostics": each, "warnings": list(dict.fromkeys(sentence for found in diagnoses for sentence in warnings(found)))}
+    return {"diagnostics": each, "warnings": of_all_seeds(diagnoses)}
 
 
 def _spectra(problem: Problem, coreset: Coreset) -> dict[str, list[float]] | None:

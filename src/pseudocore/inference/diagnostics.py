@@ -12,6 +12,8 @@ prediction and on no weight. Warnings therefore go by the predictions; random pr
 """
 
 import math
+import re
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -23,13 +25,14 @@ from pseudocore.inference.draws import Draws
 from pseudocore.inference.hmc import DIVERGENT
 from pseudocore.inference.predict import Predictive
 
-__all__ = ["Diagnosis", "Mixing", "diagnose", "ess_bulk", "ess_tail", "mixing", "rhat", "warnings"]
+__all__ = ["Diagnosis", "Mixing", "diagnose", "ess_bulk", "ess_tail", "mixing", "of_all_seeds", "rhat", "warnings"]
 
 NUM_PROBES, NUM_PROJECTIONS = 32, 16
 FEWEST = 8
 """Draws a chain below which nothing can be said."""
 MIXED, ENOUGH = 1.05, 50.0
 """R-hat above and ESS below which a warning is due. Vehtari et al. ask for 1.01 and 400 for quantities that are published to digits."""
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 class Mixing(NamedTuple):
@@ -127,6 +130,18 @@ def warnings(diagnosis: Diagnosis) -> list[str]:
             f"only {diagnosis.accept:.0%} of proposals were accepted; lower the step size, or burn in for longer so that it adapts"
         )
     return found
+
+
+def of_all_seeds(diagnoses: Sequence[Diagnosis]) -> list[str]:
+    """The warnings of several fits, each kind once: its numbers from the least to the largest, and how many fits it is of."""
+    kinds: dict[str, list[list[str]]] = {}
+    for sentence in (sentence for found in diagnoses for sentence in warnings(found)):
+        kinds.setdefault(_NUMBER.sub("{}", sentence), []).append(_NUMBER.findall(sentence))
+    said = []
+    for kind, numbers in kinds.items():
+        spans = [" to ".join(dict.fromkeys([min(column, key=float), max(column, key=float)])) for column in zip(*numbers, strict=True)]
+        said.append(kind.format(*spans) + (f" ({len(numbers)} of {len(diagnoses)} seeds)" if len(diagnoses) > 1 else ""))
+    return said
 
 
 def _proposals(draws: Draws) -> tuple[float | None, int | None, int | None, float | None]:

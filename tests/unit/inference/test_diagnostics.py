@@ -105,3 +105,14 @@ def test_nothing_to_say_about_healthy_chains() -> None:
 def test_each_trouble_has_its_sentence(changes: dict[str, object], words: str) -> None:
     (sentence,) = diagnostics.warnings(healthy(**changes))
     assert words in sentence
+
+
+def test_several_fits_are_warned_of_at_once() -> None:
+    fits = [healthy(predictions=Mixing(rhat, ess, ess)) for rhat, ess in ((3.72, 7), (4.59, 60), (1.0, 300), (2.83, 8))]
+    mixed, worth = diagnostics.of_all_seeds(fits)
+    assert mixed.startswith("the chains have not mixed: R-hat 2.83 to 4.59 on predictions; run longer")
+    assert mixed.endswith(" (3 of 4 seeds)")
+    assert worth.startswith("the 400 draws are worth 7 to 8 independent ones on predictions")
+    assert worth.endswith(" (2 of 4 seeds)")
+    assert diagnostics.of_all_seeds(fits[:1]) == diagnostics.warnings(fits[0])
+    assert diagnostics.of_all_seeds([healthy(), healthy()]) == []
