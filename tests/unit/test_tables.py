@@ -491,4 +491,6 @@ def test_evaluations_of_several_coresets_are_pooled() -> None:
     assert [one["seed"] for one in pooled["per_seed"]] == [0, 1]
     assert pooled["chosen"] == [{"seed": 0, "temperature": 0.1}, {"seed": 1, "temperature": 1.0}]
     assert pooled["warnings"] == ["w"]
-    assert "chosen" not in _pooled([of(0, 0.5)])
+    assert not {"chosen", "corruptions"} & _pooled([of(0, 0.5)]).keys()
+    blurred = _pooled([of(0, 0.5, corruptions={"fog": {"3": 0.25}}), of(1, 0.5, corruptions={"fog": {"3": 0.75}})])
+    assert blurred["corruptions"] == {"fog": {"3": 0.5}}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pseudocore import api
@@ -158,10 +159,19 @@ def _pooled(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         **{name: found[0][name] for name in _KEPT if name in found[0]},
         **{name: items for name in _GATHERED if (items := [item for one in found for item in one.get(name, ())])},
+        **_by_corruption([one["corruptions"] for one in found if "corruptions" in one]),
         "metrics": spreads([{name: value for name, value in row.items() if name != "seed"} for row in per_seed]),
         "per_seed": per_seed,
         "cost": cost.to_table(costs),
     }
+
+
+def _by_corruption(tables: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
+    """Mean accuracy by corruption and severity."""
+    if not tables:
+        return {}
+    kinds = {kind: {severity: fmean(table[kind][severity] for table in tables) for severity in row} for kind, row in tables[0].items()}
+    return {"corruptions": kinds}
 
 
 def _digest(what: Mapping[str, Any]) -> str:
