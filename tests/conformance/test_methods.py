@@ -124,6 +124,13 @@ def test_on_a_gpu_its_steps_are_captured(entry: Entry, make_problem: MakeProblem
 
 
 @pytest.mark.gpu
+@every_iterative_method
+def test_on_a_gpu_one_seed_one_coreset(entry: Entry, make_problem: MakeProblem) -> None:
+    problem = make_problem(device="cuda")
+    assert same(reduce(entry, problem), reduce(entry, problem))
+
+
+@pytest.mark.gpu
 @every_selector
 def test_on_a_gpu_it_selects(entry: Entry, make_problem: MakeProblem) -> None:
     problem = make_problem(device="cuda")
