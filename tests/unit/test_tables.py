@@ -297,6 +297,10 @@ def test_more_seeds_and_corruptions_than_asked_for_are_an_answer(tmp_path: Path)
     asked: list[tuple[int, tuple[int, ...]]] = [(5, (1, 3)), (3, ()), (5, (3,)), (6, (3,)), (3, (2, 3))]
     plans = [make_plan([one], presets.available(), tmp_path, seeds=seeds, severities=severities) for seeds, severities in asked]
     assert [planned.done for (planned,) in plans] == [True, True, True, False, False]
+    for edited in ({"seeds": "5"}, {"severities": 3}, {"severities": [[1]]}):
+        keep(tmp_path, a_result(one, {"true": measured(0.3)}, settings={**settings(found, 5, (1, 3)), **edited}))
+        (planned,) = make_plan([one], presets.available(), tmp_path, seeds=3, severities=(3,))
+        assert not planned.done
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,12 @@ def difference(result: Result, recipe: Recipe, seeds: int, severities: Sequence[
     if result.status != FINISHED:
         return "it failed"
     asked, kept = _leaves(settings(recipe, seeds, severities)), _leaves(result.settings)
-    enough = {"seeds": lambda had: isinstance(had, int) and had >= seeds, "severities": lambda had: set(severities) <= set(had or ())}
     for name in sorted(asked.keys() | kept.keys()):
         had, wanted = kept.get(name), asked.get(name)
-        if had != wanted and not (name in enough and enough[name](had)):
+        more = (name == "seeds" and isinstance(had, int) and had >= seeds) or (
+            name == "severities" and isinstance(had, list) and all(severity in had for severity in severities)
+        )
+        if had != wanted and not more:
             return f"{name} was {'not given' if had is None else had}" + ("" if wanted is None else f", is {wanted}")
     return ""
 
