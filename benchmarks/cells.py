@@ -1,4 +1,6 @@
-"""What benchmarks made of cells share: coresets to work on, a clock, a record that is whole after every cell, scores of a prediction."""
+"""What benchmarks made of cells share: coresets to work on, a clock, a record that is whole after
+every cell, scores of a prediction.
+"""
 
 import argparse
 import json
@@ -29,14 +31,28 @@ USUAL = ("accuracy", "nll", "ece", "brier", "adaptive_ece", "classwise_ece")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("coresets", nargs="*", type=Path, help="coreset files or run folders")
-    parser.add_argument("--uniform", metavar="DATA", help="also make uniform coresets of this data set")
-    parser.add_argument("--ipc", type=int, nargs="+", default=[10], help="points per class of the uniform ones")
-    parser.add_argument("--seed", type=int, default=0, help="of the uniform ones and of the inference")
+    parser.add_argument(
+        "--uniform", metavar="DATA", help="also make uniform coresets of this data set"
+    )
+    parser.add_argument(
+        "--ipc", type=int, nargs="+", default=[10], help="points per class of the uniform ones"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the uniform ones and of the inference"
+    )
     parser.add_argument("--data", help="data set, when it is not the coreset's own")
-    parser.add_argument("--setup", action="append", default=[], metavar="NAME=VALUE", help="change the setup, as model=convnet3")
+    parser.add_argument(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change the setup, as model=convnet3",
+    )
     parser.add_argument("--num-test", type=int, default=10_000, help="test points scored")
     parser.add_argument(
-        "--seconds", type=float, help="time for each coreset; cells that no longer fit are left out, and done when run again"
+        "--seconds",
+        type=float,
+        help="time for each coreset; cells that no longer fit are left out, and done when run again",
     )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--commit", default="unknown")
@@ -49,7 +65,14 @@ def coresets(arguments: argparse.Namespace) -> Iterator[tuple[str, Coreset]]:
         yield path.name.removesuffix(".safetensors"), api.load(path)
     setup = words(arguments.setup)
     for ipc in arguments.ipc if arguments.uniform else ():
-        made = api.reduce("uniform", arguments.uniform, per_class=ipc, seed=arguments.seed, device=arguments.device, **setup)
+        made = api.reduce(
+            "uniform",
+            arguments.uniform,
+            per_class=ipc,
+            seed=arguments.seed,
+            device=arguments.device,
+            **setup,
+        )
         yield f"uniform-{made.provenance['setup']['data']}-ipc{ipc}-seed{arguments.seed}", made
 
 
@@ -64,8 +87,15 @@ def words(pairs: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def fill(path: Path, about: dict[str, Any], jobs: Iterable[tuple[Cell, Callable[[], Cell]]], seconds: float | None) -> dict[str, Any]:
-    """Run the jobs whose cells `path` does not hold yet, as long as there is time, and write the record after each."""
+def fill(
+    path: Path,
+    about: dict[str, Any],
+    jobs: Iterable[tuple[Cell, Callable[[], Cell]]],
+    seconds: float | None,
+) -> dict[str, Any]:
+    """Run the jobs whose cells `path` does not hold yet, as long as there is time, and write the
+    record after each.
+    """
     record = strict_json.read(path) if path.exists() else {**about, "cells": []}
     record |= {"date": str(date.today()), "hardware": hardware(), "versions": versions()}
     known = [json.dumps(cell["key"], sort_keys=True) for cell in record["cells"]]
@@ -89,7 +119,9 @@ def fill(path: Path, about: dict[str, Any], jobs: Iterable[tuple[Cell, Callable[
     return record
 
 
-def scores(predict: Callable[[Tensor], Tensor], examples: Examples, num_classes: int) -> dict[str, float]:
+def scores(
+    predict: Callable[[Tensor], Tensor], examples: Examples, num_classes: int
+) -> dict[str, float]:
     found = measure(predict, in_batches(examples), num_classes)
     return {name: round(getattr(found, name), 5) for name in USUAL}
 
@@ -122,6 +154,13 @@ def in_short(result: Cell) -> str:
     parts = {name: result[name] for name in ("held_out", "test") if name in result}
     if "metrics" in result:
         parts["test"] = {name: one["mean"] for name, one in result["metrics"].items()}
-    texts = [f"{name}: accuracy {one['accuracy']:.3f} NLL {one['nll']:.3f}" for name, one in parts.items()]
-    chains = [f"{name} {result[name]:.2f}" for name in ("accept", "rhat", "ess_bulk") if result.get(name) is not None]
+    texts = [
+        f"{name}: accuracy {one['accuracy']:.3f} NLL {one['nll']:.3f}"
+        for name, one in parts.items()
+    ]
+    chains = [
+        f"{name} {result[name]:.2f}"
+        for name in ("accept", "rhat", "ess_bulk")
+        if result.get(name) is not None
+    ]
     return " ".join([*texts, *chains]) or str(result.get("error", ""))

@@ -1,11 +1,15 @@
-"""Coresets × inferences: accuracy, NLL, calibration, mixing, and, when asked for, corruptions and other architectures.
+"""Coresets × inferences: accuracy, NLL, calibration, mixing, and, when asked for, corruptions and
+other architectures.
 
-    PYTHONPATH=src python benchmarks/inference_table.py uniform.safetensors vbpc.safetensors --out results --seconds 240
-    PYTHONPATH=src python benchmarks/inference_table.py --uniform fashion-mnist --ipc 10 --severity 1 3 5 --out results
-    PYTHONPATH=src python benchmarks/inference_table.py a.safetensors --inference sgd --model convnet3 resnet18 vgg11 alexnet --out results
+    PYTHONPATH=src python benchmarks/inference_table.py uniform.safetensors vbpc.safetensors --out
+    results --seconds 240 PYTHONPATH=src python benchmarks/inference_table.py --uniform
+    fashion-mnist --ipc 10 --severity 1 3 5 --out results PYTHONPATH=src python
+    benchmarks/inference_table.py a.safetensors --inference sgd --model convnet3 resnet18 vgg11
+    alexnet --out results
 
-For every coreset one JSON, written after every cell; run again with more time, it goes on where it stopped. Each inference runs with its
-defaults, unless `--set inference.option=value` says otherwise, over `--seeds` fresh networks or sets of chains; a table closes the run.
+For every coreset one JSON, written after every cell; run again with more time, it goes on where it
+stopped. Each inference runs with its defaults, unless `--set inference.option=value` says
+otherwise, over `--seeds` fresh networks or sets of chains; a table closes the run.
 """
 
 import argparse
@@ -27,12 +31,24 @@ COLUMNS = ("accuracy", "nll", "ece", "brier", "corrupted_accuracy")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_arguments(parser)
     parser.add_argument("--inference", nargs="+", default=list(INFERENCES))
-    parser.add_argument("--model", nargs="+", default=[None], help="networks to fit; unless told, the coreset's own")
-    parser.add_argument("--augment", help="augmentation of a-sghmc, as color_crop_cutout_flip_scale_rotate")
-    parser.add_argument("--severity", type=int, nargs="*", default=[], help="also score all corruptions at these severities")
+    parser.add_argument(
+        "--model", nargs="+", default=[None], help="networks to fit; unless told, the coreset's own"
+    )
+    parser.add_argument(
+        "--augment", help="augmentation of a-sghmc, as color_crop_cutout_flip_scale_rotate"
+    )
+    parser.add_argument(
+        "--severity",
+        type=int,
+        nargs="*",
+        default=[],
+        help="also score all corruptions at these severities",
+    )
     parser.add_argument("--num-robust", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], metavar="INFERENCE.OPTION=VALUE")
@@ -40,15 +56,27 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     records = []
     for name, coreset in coresets(arguments):
-        about = {"coreset": name, "points": len(coreset), "provenance": dict(coreset.provenance), "commit": arguments.commit}
+        about = {
+            "coreset": name,
+            "points": len(coreset),
+            "provenance": dict(coreset.provenance),
+            "commit": arguments.commit,
+        }
         path = arguments.out / f"inference-{name}.json"
-        data = api.build_problem(coreset, arguments.data, device=arguments.device, **words(arguments.setup)).data
-        data = replace(data, test=Examples(data.test.x[: arguments.num_test], data.test.y[: arguments.num_test]))
+        data = api.build_problem(
+            coreset, arguments.data, device=arguments.device, **words(arguments.setup)
+        ).data
+        data = replace(
+            data,
+            test=Examples(data.test.x[: arguments.num_test], data.test.y[: arguments.num_test]),
+        )
         records.append(fill(path, about, jobs(coreset, data, arguments), arguments.seconds))
     show(records)
 
 
-def jobs(coreset: Coreset, data: Dataset, arguments: argparse.Namespace) -> Iterator[tuple[Cell, Callable[[], Cell]]]:
+def jobs(
+    coreset: Coreset, data: Dataset, arguments: argparse.Namespace
+) -> Iterator[tuple[Cell, Callable[[], Cell]]]:
     for model in arguments.model:
         for inference in arguments.inference:
             own = {
@@ -65,7 +93,12 @@ def jobs(coreset: Coreset, data: Dataset, arguments: argparse.Namespace) -> Iter
 
 
 def job(
-    coreset: Coreset, data: Dataset, inference: str, own: dict[str, Any], setup: dict[str, Any], arguments: argparse.Namespace
+    coreset: Coreset,
+    data: Dataset,
+    inference: str,
+    own: dict[str, Any],
+    setup: dict[str, Any],
+    arguments: argparse.Namespace,
 ) -> Callable[[], Cell]:
     def run() -> Cell:
         found = api.evaluate(
@@ -73,21 +106,43 @@ def job(
             setup=setup, severities=arguments.severity, num_robust=arguments.num_robust, **own,
         )  # fmt: skip
         mixing = [one["predictions"] for one in found.get("diagnostics", [])]
-        worst = {"rhat": max(one["rhat"] for one in mixing), "ess_bulk": min(one["ess_bulk"] for one in mixing)} if mixing else {}
+        worst = (
+            {
+                "rhat": max(one["rhat"] for one in mixing),
+                "ess_bulk": min(one["ess_bulk"] for one in mixing),
+            }
+            if mixing
+            else {}
+        )
         return {**found, "setup": setup, **worst}
 
     return run
 
 
 def show(records: list[dict[str, Any]]) -> None:
-    print(f"{'coreset':<34} {'model':<12} {'inference':<14} " + " ".join(f"{name:>14}" for name in COLUMNS) + "   R-hat    ESS")
+    print(
+        f"{'coreset':<34} {'model':<12} {'inference':<14} "
+        + " ".join(f"{name:>14}" for name in COLUMNS)
+        + "   R-hat    ESS"
+    )
     for record in records:
         for cell in record["cells"]:
             key, metrics = cell["key"], cell.get("metrics", {})
-            numbers = [format_metric(*metrics[name].values()) if name in metrics else "–" for name in COLUMNS]
-            mixing = [f"{cell[name]:7.2f}" if name in cell else "      –" for name in ("rhat", "ess_bulk")]
-            words = " ".join(f"{number:>14}" for number in numbers) if metrics else cell.get("error", "")
-            print(f"{record['coreset'][:34]:<34} {key['model']:<12} {key['inference']:<14} {words} {' '.join(mixing)}")
+            numbers = [
+                format_metric(*metrics[name].values()) if name in metrics else "–"
+                for name in COLUMNS
+            ]
+            mixing = [
+                f"{cell[name]:7.2f}" if name in cell else "      –" for name in ("rhat", "ess_bulk")
+            ]
+            words = (
+                " ".join(f"{number:>14}" for number in numbers)
+                if metrics
+                else cell.get("error", "")
+            )
+            print(
+                f"{record['coreset'][:34]:<34} {key['model']:<12} {key['inference']:<14} {words} {' '.join(mixing)}"
+            )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""PSVI beside uniform selection on tabular data: how far is the coreset's posterior from that of all data?
+"""PSVI beside uniform selection on tabular data: how far is the coreset's posterior from that of
+all data?
 
 `python benchmarks/psvi_tabular.py SET.npz --seeds 3 --commit HASH --out benchmarks/results/psvi`
 
-Logistic regression with prior N(0, 1) on weights and biases, features as stored. The reference is a long HMC run on all training data;
-every coreset is sampled by HMC too. Reverse and forward KL are between Gaussians of the draws' moments, in the difference of the two
-classes' parameters: their sum has the prior as its posterior whatever the data are. The chains walk in coordinates in which Laplace's
-approximation is standard normal; R-hat and ESS are the worst over these coordinates (of coresets, every eighth) and their squares, since
-both moments are used.
+Logistic regression with prior N(0, 1) on weights and biases, features as stored. The reference is a
+long HMC run on all training data; every coreset is sampled by HMC too. Reverse and forward KL are
+between Gaussians of the draws' moments, in the difference of the two classes' parameters: their sum
+has the prior as its posterior whatever the data are. The chains walk in coordinates in which
+Laplace's approximation is standard normal; R-hat and ESS are the worst over these coordinates (of
+coresets, every eighth) and their squares, since both moments are used.
 
-`floor` is the least reverse KL that M points can have. They say nothing of all but M directions of θ, where their posterior is the prior;
-with Λ the eigenvalues of the full posterior's precision, in units of the prior's, from the largest on, that costs at least
-½ Σ (Λ − 1 − log Λ) over those after the M-th.
+`floor` is the least reverse KL that M points can have. They say nothing of all but M directions of
+θ, where their posterior is the prior; with Λ the eigenvalues of the full posterior's precision, in
+units of the prior's, from the largest on, that costs at least ½ Σ (Λ − 1 − log Λ) over those after
+the M-th.
 """
 
 import argparse
@@ -28,18 +31,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pseudocore import setup as setups
-from pseudocore.core.loop import drive, run
+from pseudocore import assembly as setups
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.data import load
 from pseudocore.inference.diagnostics import mixing
 from pseudocore.inference.hmc import HMC
-from pseudocore.methods.full import Full
-from pseudocore.methods.psvi import PSVI
-from pseudocore.methods.uniform import Uniform
-from pseudocore.parts.posterior import Gaussian, Softmax, kl, posterior
+from pseudocore.methods.bayes.psvi import PSVI
+from pseudocore.methods.select.full import Full
+from pseudocore.methods.select.uniform import Uniform
+from pseudocore.objectives.small_models import Gaussian, Softmax, kl, posterior
+from pseudocore.runtime.loop import drive, run
 from pseudocore.store.manifest import hardware, versions
 
 SIZES = (10, 20, 50, 100, 200, 500)
@@ -87,7 +90,9 @@ def main() -> None:
         print(row, flush=True)
         record["rows"].append(row)
         record["summary"] = list(summary(record["rows"]))
-        (arguments.out / f"{Path(arguments.data).stem}.json").write_text(json.dumps(record, indent=1) + "\n")
+        (arguments.out / f"{Path(arguments.data).stem}.json").write_text(
+            json.dumps(record, indent=1) + "\n"
+        )
 
 
 def about(problem: Problem, name: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -112,19 +117,40 @@ def reference(problem: Problem, full: Sampled) -> dict[str, float]:
 
 
 def floor(full: Gaussian, size: int) -> float:
-    ratios = (PRIOR / torch.linalg.eigvalsh(full.covariance)).clamp_min(1).sort(descending=True).values
+    ratios = (
+        (PRIOR / torch.linalg.eigvalsh(full.covariance)).clamp_min(1).sort(descending=True).values
+    )
     return float(0.5 * (ratios - 1 - ratios.log())[size:].sum())
 
 
-def rows(problem: Problem, full: Sampled, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def rows(
+    problem: Problem, full: Sampled, arguments: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
     for size in arguments.sizes:
         for seed in range(arguments.seeds):
             uniform = Uniform(per_class=size // 2, weighting="mass").select(problem, Rng(seed))
-            yield {"method": "uniform", "size": size, "seed": seed, **judged(problem, uniform, full, arguments)}
-            method = PSVI(per_class=size // 2, num_steps=arguments.steps, covariance=arguments.covariance)
+            yield {
+                "method": "uniform",
+                "size": size,
+                "seed": seed,
+                **judged(problem, uniform, full, arguments),
+            }
+            method = PSVI(
+                per_class=size // 2, num_steps=arguments.steps, covariance=arguments.covariance
+            )
             outcome = run(method, problem, seed=seed)
-            about = {"status": outcome.status, "seconds": round(outcome.seconds, 1), "num_active": int((outcome.coreset.weight > 0).sum())}
-            yield {"method": "psvi", "size": size, "seed": seed, **about, **judged(problem, outcome.coreset, full, arguments)}
+            about = {
+                "status": outcome.status,
+                "seconds": round(outcome.seconds, 1),
+                "num_active": int((outcome.coreset.weight > 0).sum()),
+            }
+            yield {
+                "method": "psvi",
+                "size": size,
+                "seed": seed,
+                **about,
+                **judged(problem, outcome.coreset, full, arguments),
+            }
 
 
 def summary(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -142,28 +168,42 @@ def summary(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def spread(values: list[float]) -> dict[str, float | None]:
-    return {"mean": statistics.mean(values), "sd": statistics.stdev(values) if len(values) > 1 else None}
+    return {
+        "mean": statistics.mean(values),
+        "sd": statistics.stdev(values) if len(values) > 1 else None,
+    }
 
 
-def judged(problem: Problem, coreset: Coreset, full: Sampled, arguments: argparse.Namespace) -> dict[str, float]:
+def judged(
+    problem: Problem, coreset: Coreset, full: Sampled, arguments: argparse.Namespace
+) -> dict[str, float]:
     sampled = sample(problem, coreset, Rng(0)("coreset"), arguments)
     reverse, forward = kl(sampled.moments, full.moments), kl(full.moments, sampled.moments)
-    return dict(zip(JUDGED, (float(reverse), float(forward), score(problem, sampled)), strict=True)) | sampled.report
+    return (
+        dict(zip(JUDGED, (float(reverse), float(forward), score(problem, sampled)), strict=True))
+        | sampled.report
+    )
 
 
 def sample(problem: Problem, coreset: Coreset, rng: Rng, arguments: argparse.Namespace) -> Sampled:
-    """HMC on the posterior of the classes' difference; equal rows are one row with their weight together."""
+    """HMC on the posterior of the classes' difference; equal rows are one row with their weight
+    together.
+    """
     began = time.monotonic()
     inputs = problem.inputs(coreset.x).double()
     laplace = posterior(Softmax(), inputs, coreset.y, coreset.weight.double(), num_newton=40)
-    difference = torch.cat([-torch.eye(len(laplace.mean) // 2), torch.eye(len(laplace.mean) // 2)], 1).double()
+    difference = torch.cat(
+        [-torch.eye(len(laplace.mean) // 2), torch.eye(len(laplace.mean) // 2)], 1
+    ).double()
     laplace = Gaussian(difference @ laplace.mean, difference @ laplace.covariance @ difference.mT)
     centre, root = laplace.mean, torch.linalg.cholesky(laplace.covariance)
-    signed = (2 * coreset.y - 1).double()[:, None] * torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
+    signed = (2 * coreset.y - 1).double()[:, None] * torch.cat(
+        [inputs, inputs.new_ones(len(inputs), 1)], 1
+    )
     rows, place = torch.unique(signed, dim=0, return_inverse=True)
     weight = torch.zeros(len(rows)).double().index_add(0, place, coreset.weight.double())
 
-    def log_density(z: Tensor, rng: Rng) -> Tensor:  # noqa: ARG001
+    def log_density(z: Tensor, rng: Rng) -> Tensor:
         theta = centre + z @ root.mT
         value: Tensor = logsigmoid(theta @ rows.mT) @ weight - theta.square().sum(1) / (2 * PRIOR)
         return value
@@ -173,15 +213,24 @@ def sample(problem: Problem, coreset: Coreset, rng: Rng, arguments: argparse.Nam
     watched = chains[..., :: 1 if len(coreset.y) == problem.num_train else 8]
     mixed = mixing(torch.cat([watched, watched.square()], 2))
     seconds = round(time.monotonic() - began, 1)
-    report = {"accept": accept, "r_hat": mixed.rhat, "ess_bulk": mixed.ess_bulk, "ess_tail": mixed.ess_tail, "sampling_seconds": seconds}
+    report = {
+        "accept": accept,
+        "r_hat": mixed.rhat,
+        "ess_bulk": mixed.ess_bulk,
+        "ess_tail": mixed.ess_tail,
+        "sampling_seconds": seconds,
+    }
     return Sampled(moments(draws), laplace, draws, {"num_draws": chains[..., 0].numel(), **report})
 
 
-def walk(log_density: LogDensity, num: int, problem: Problem, rng: Rng, arguments: argparse.Namespace) -> tuple[Tensor, float]:
+def walk(
+    log_density: LogDensity, num: int, problem: Problem, rng: Rng, arguments: argparse.Namespace
+) -> tuple[Tensor, float]:
     """Chains (draws, chains, num) and their acceptance.
 
-    Three steps of the adapted size are about a quarter of a period. Five are about half of one, after which θ is back where it began but
-    for its sign: such a chain soon knows the mean and hardly ever the variance.
+    Three steps of the adapted size are about a quarter of a period. Five are about half of one,
+    after which θ is back where it began but for its sign: such a chain soon knows the mean and
+    hardly ever the variance.
     """
     hmc = HMC(
         num_draws=arguments.draws,
@@ -202,7 +251,9 @@ def walk(log_density: LogDensity, num: int, problem: Problem, rng: Rng, argument
 
     drive(
         lambda _, state, rng: hmc.step(log_density, state, rng),
-        hmc.init(log_density, rng("start").normal(hmc.num_chains, num, dtype=torch.float64), rng("init")),
+        hmc.init(
+            log_density, rng("start").normal(hmc.num_chains, num, dtype=torch.float64), rng("init")
+        ),
         problem,
         rng,
         num_steps=hmc.num_burn + hmc.num_draws,

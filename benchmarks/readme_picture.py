@@ -1,8 +1,11 @@
-"""The README's picture: the demo's coresets at one digit per class, chosen by chance beside learned by VBPC.
+"""The README's picture: the demo's coresets at one digit per class, chosen by chance beside learned
+by VBPC.
 
-`pseudocore demo --out demo && python benchmarks/readme_picture.py demo docs/images/digits-vbpc-ipc1.png`
+`pseudocore demo --out demo && python benchmarks/readme_picture.py demo
+docs/images/digits-vbpc-ipc1.png`
 
-Pictures of seed 0, pixels clipped to [0, 1]; the accuracies are the means over the demo's seeds, read from its evaluations.
+Pictures of seed 0, pixels clipped to [0, 1]; the accuracies are the means over the demo's seeds,
+read from its evaluations.
 """
 
 import sys
@@ -33,13 +36,21 @@ def main(demo: Path, picture: Path) -> None:
 
 def _fill(row: Sequence[Any], coreset: Coreset) -> None:
     for axes, point in zip(row, coreset.labels.argsort().tolist(), strict=True):
-        axes.imshow(coreset.x[point, 0].clamp(0, 1).numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes.imshow(
+            coreset.x[point, 0].clamp(0, 1).numpy(),
+            cmap="gray",
+            vmin=0,
+            vmax=1,
+            interpolation="nearest",
+        )
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
 
 
 def _accuracy(runs: Sequence[Run]) -> str:
-    (row,) = comparison([(run.config, evaluation) for run in runs for evaluation in run.evaluations().values()])
+    (row,) = comparison(
+        [(run.config, evaluation) for run in runs for evaluation in run.evaluations().values()]
+    )
     return format_metric(*row.metrics["accuracy"])
 
 

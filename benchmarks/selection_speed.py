@@ -2,14 +2,15 @@
 
     python benchmarks/selection_speed.py libraries|lcmat|scale|parts --commit HASH --out DIR
 
-libraries: greedy facility location beside apricot-select and submodlib-py, lazy greedy in all three, on one similarity matrix, taking
-turns, each in a process of its own; what matters is the ratio within a run. They are no dependency of ours: install them elsewhere and
-name the folder (`pip install --target DIR apricot-select submodlib-py`, then `--path DIR`). Start-up and just-in-time compilation are not
-counted.
-lcmat: `lcmat-s` on 50,000 × 512 features, random ones of CIFAR-10's images, at 1 %, 10 % and 30 %; a linear network is trained on them
-first, its time given apart.
-scale: `lcmat-s` at 1 % of n = 10⁴, 10⁵, 10⁶ synthetic points of 10 classes, each in a process of its own for its peak memory.
-parts: what facility location loses where random parts of a group stand for it, and where it looks at random candidates.
+libraries: greedy facility location beside apricot-select and submodlib-py, lazy greedy in all
+three, on one similarity matrix, taking turns, each in a process of its own; what matters is the
+ratio within a run. They are no dependency of ours: install them elsewhere and name the folder (`pip
+install --target DIR apricot-select submodlib-py`, then `--path DIR`). Start-up and just-in-time
+compilation are not counted. lcmat: `lcmat-s` on 50,000 × 512 features, random ones of CIFAR-10's
+images, at 1 %, 10 % and 30 %; a linear network is trained on them first, its time given apart.
+scale: `lcmat-s` at 1 % of n = 10⁴, 10⁵, 10⁶ synthetic points of 10 classes, each in a process of
+its own for its peak memory. parts: what facility location loses where random parts of a group stand
+for it, and where it looks at random candidates.
 """
 
 import argparse
@@ -33,25 +34,35 @@ from torch import Tensor
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
-from pseudocore.data import load, whiten
-from pseudocore.methods.lcmat_s import LCMatS
+from pseudocore.data import load
+from pseudocore.data import preprocessing as whiten
+from pseudocore.methods.select.lcmat_s import LCMatS
 from pseudocore.models.dense import Linear
-from pseudocore.parts import facility
-from pseudocore.parts.gradients import GradientMetric, LastLayer, curvature, largest_variance
-from pseudocore.parts.pretrain import last_layer, pretrained
+from pseudocore.selection import facility
+from pseudocore.selection.last_layer_gradients import (
+    GradientMetric,
+    LastLayer,
+    curvature,
+    largest_variance,
+)
+from pseudocore.store.cache import ShelfFolder
 from pseudocore.store.manifest import hardware, versions
-from pseudocore.store.shelf import ShelfFolder
+from pseudocore.training.pretrain import last_layer, pretrained
 
 CPU = torch.device("cpu")
 Choose = Callable[[Tensor, int], list[int]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["libraries", "lcmat", "scale", "parts", "one", "library"])
     parser.add_argument("--commit", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--path", help="folder that apricot-select and submodlib-py were installed into")
+    parser.add_argument(
+        "--path", help="folder that apricot-select and submodlib-py were installed into"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--largest", type=int, default=10**6, help="of the sizes n in scale")
     parser.add_argument("--n", type=int, default=10_000, help="the size in one")
@@ -62,12 +73,19 @@ def main() -> None:
     if arguments.path:
         sys.path.append(arguments.path)
     if arguments.what == "library":
-        print("\n" + json.dumps(timed(arguments.name, torch.from_numpy(np.load(arguments.matrix)), arguments.n)))
+        print(
+            "\n"
+            + json.dumps(
+                timed(arguments.name, torch.from_numpy(np.load(arguments.matrix)), arguments.n)
+            )
+        )
         return
     if arguments.what == "one":
         print(json.dumps(one(synthetic(arguments.n), arguments.n // 1000)))
         return
-    found = {"libraries": libraries, "lcmat": lcmat, "scale": scale, "parts": parts}[arguments.what](arguments)
+    found = {"libraries": libraries, "lcmat": lcmat, "scale": scale, "parts": parts}[
+        arguments.what
+    ](arguments)
     record = {
         "what": arguments.what,
         **found,
@@ -82,7 +100,8 @@ def main() -> None:
     (arguments.out / f"{arguments.what}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-# --- beside others ----------------------------------------------------------------------------------------------------
+# --- beside others
+# ----------------------------------------------------------------------------------------------------
 
 
 def libraries(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -115,7 +134,9 @@ def libraries(arguments: argparse.Namespace) -> dict[str, Any]:
             seconds, of_processor, chosen = json.loads(said.splitlines()[-1])
             value = float(similarity.double()[chosen].max(0).values.sum())
             times = {"seconds": round(seconds, 4), "cpu_seconds": round(of_processor, 4)}
-            rows.append({"n": n, "num": num, "repeat": repeat, "library": name, **times, "objective": value})
+            rows.append(
+                {"n": n, "num": num, "repeat": repeat, "library": name, **times, "objective": value}
+            )
             print(rows[-1], flush=True)
     return {"rows": rows, "ratios": ratios(rows)}
 
@@ -135,33 +156,56 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
         of_num = [row for row in rows if row["num"] == num]
         table[str(num)] = {}
         for clock in ("seconds", "cpu_seconds"):
-            best = {name: min(row[clock] for row in of_num if row["library"] == name) for name in LIBRARIES}
-            table[str(num)][clock] = {name: round(seconds / best["pseudocore"], 1) for name, seconds in best.items()}
+            best = {
+                name: min(row[clock] for row in of_num if row["library"] == name)
+                for name in LIBRARIES
+            }
+            table[str(num)][clock] = {
+                name: round(seconds / best["pseudocore"], 1) for name, seconds in best.items()
+            }
         values = [row["objective"] for row in of_num]
-        table[str(num)]["relative difference of objectives"] = (max(values) - min(values)) / max(values)
+        table[str(num)]["relative difference of objectives"] = (max(values) - min(values)) / max(
+            values
+        )
     return table
 
 
 def ours(similarity: Tensor, num: int) -> list[int]:
-    return facility.facility_location(facility.from_matrix(similarity), len(similarity), num).tolist()
+    return facility.facility_location(
+        facility.from_matrix(similarity), len(similarity), num
+    ).tolist()
 
 
 def apricot(similarity: Tensor, num: int) -> list[int]:
     from apricot import FacilityLocationSelection  # type: ignore[import-not-found]
 
-    chooser = FacilityLocationSelection(num, metric="precomputed", optimizer="lazy", n_jobs=torch.get_num_threads())
+    chooser = FacilityLocationSelection(
+        num, metric="precomputed", optimizer="lazy", n_jobs=torch.get_num_threads()
+    )
     return [int(index) for index in chooser.fit(similarity.double().numpy()).ranking]
 
 
 def submodlib(similarity: Tensor, num: int) -> list[int]:
     from submodlib.functions.facilityLocation import FacilityLocationFunction  # type: ignore[import-not-found]
 
-    function = FacilityLocationFunction(n=len(similarity), mode="dense", sijs=similarity.numpy(), separate_rep=False)
-    chosen = function.maximize(budget=num, optimizer="LazyGreedy", stopIfZeroGain=False, stopIfNegativeGain=False, show_progress=False)
+    function = FacilityLocationFunction(
+        n=len(similarity), mode="dense", sijs=similarity.numpy(), separate_rep=False
+    )
+    chosen = function.maximize(
+        budget=num,
+        optimizer="LazyGreedy",
+        stopIfZeroGain=False,
+        stopIfNegativeGain=False,
+        show_progress=False,
+    )
     return [int(index) for index, _ in chosen]
 
 
-LIBRARIES: dict[str, Choose] = {"pseudocore": ours, "apricot-select": apricot, "submodlib-py": submodlib}
+LIBRARIES: dict[str, Choose] = {
+    "pseudocore": ours,
+    "apricot-select": apricot,
+    "submodlib-py": submodlib,
+}
 
 
 def gradients(n: int) -> LastLayer:
@@ -170,7 +214,8 @@ def gradients(n: int) -> LastLayer:
     return LastLayer(features, logits.log_softmax(1), torch.zeros(n, dtype=torch.int64))
 
 
-# --- LCMat-S whole ----------------------------------------------------------------------------------------------------
+# --- LCMat-S whole
+# ----------------------------------------------------------------------------------------------------
 
 
 def lcmat(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -178,11 +223,21 @@ def lcmat(arguments: argparse.Namespace) -> dict[str, Any]:
     x = cifar.train.x.flatten(1).float() / 255 - 0.5
     direction = Rng(0)("direction").normal(x.shape[1], 512) / math.sqrt(x.shape[1])
     features = (x @ direction).relu()
-    data = Dataset("cifar10-features", Examples(features, cifar.train.y), Examples(features[:100], cifar.train.y[:100]), 10)
+    data = Dataset(
+        "cifar10-features",
+        Examples(features, cifar.train.y),
+        Examples(features[:100], cifar.train.y[:100]),
+        10,
+    )
     at = torch.device(arguments.device)
     if at.type == "cuda":
         one(data, 50, at)  # libraries make their handles
-    return {"rows": [{"fraction": per_class / 5000, **one(data, per_class, at)} for per_class in (50, 500, 1500)]}
+    return {
+        "rows": [
+            {"fraction": per_class / 5000, **one(data, per_class, at)}
+            for per_class in (50, 500, 1500)
+        ]
+    }
 
 
 def scale(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -190,10 +245,18 @@ def scale(arguments: argparse.Namespace) -> dict[str, Any]:
     for n in (10**4, 10**5, 10**6):
         if n <= arguments.largest:
             command = [sys.executable, __file__, "one", "--n", str(n), "--commit", "", "--out", "."]
-            rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+            rows.append(
+                json.loads(
+                    subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                )
+            )
             print(rows[-1], flush=True)
     pairs = itertools.pairwise(rows)
-    exponents = [math.log(b["selection_cpu_seconds"] / a["selection_cpu_seconds"]) / math.log(b["n"] / a["n"]) for a, b in pairs]
+    exponents = [
+        math.log(b["selection_cpu_seconds"] / a["selection_cpu_seconds"])
+        / math.log(b["n"] / a["n"])
+        for a, b in pairs
+    ]
     arguments.out.mkdir(parents=True, exist_ok=True)
     plot(rows, arguments.out / "scale.png")
     return {"rows": rows, "growth_exponents": [round(one, 2) for one in exponents]}
@@ -218,19 +281,32 @@ def synthetic(n: int) -> Dataset:
 
 
 def one(data: Dataset, per_class: int, device: torch.device = CPU) -> dict[str, Any]:
-    """Seconds and peak memory of `lcmat-s` as it is, beyond pre-training and passing the data through the network."""
+    """Seconds and peak memory of `lcmat-s` as it is, beyond pre-training and passing the data
+    through the network.
+    """
     method = LCMatS(per_class=per_class, pretrain_epochs=2, pretrain_batch_size=2048)
     with tempfile.TemporaryDirectory() as folder:
-        shelf = ShelfFolder(Path(folder))
-        problem = Problem(data, Linear().build(data.shape, 10), whiten.make("standard", data), device=device, shelf=shelf)
+        cache = ShelfFolder(Path(folder))
+        problem = Problem(
+            data,
+            Linear().build(data.shape, 10),
+            whiten.make("standard", data),
+            device=device,
+            cache=cache,
+        )
         clocks = tuple(_waiting(clock, device) for clock in (time.perf_counter, time.process_time))
         began = [clock() for clock in clocks]
         theta = pretrained(problem, method, Rng(0)("pretrain")).theta
         trained = [clock() for clock in clocks]
         last_layer(problem, theta, Rng(0)("statistics"))
         seen = [clock() for clock in clocks]
-        method.select(problem, Rng(0))  # takes the network off the shelf, and looks once more, which is counted out
-        selection = [clock() - now - (now - then) for clock, now, then in zip(clocks, seen, trained, strict=True)]
+        method.select(
+            problem, Rng(0)
+        )  # takes the network off the shelf, and looks once more, which is counted out
+        selection = [
+            clock() - now - (now - then)
+            for clock, now, then in zip(clocks, seen, trained, strict=True)
+        ]
     row = {
         "n": problem.num_train,
         "features": problem.model.num_features,
@@ -259,17 +335,24 @@ def _waiting(clock: Callable[[], float], device: torch.device) -> Callable[[], f
 
 
 def parts(_: argparse.Namespace) -> dict[str, Any]:
-    """F and the distance L of Eq. (10) for points chosen by a part of their class, beside those chosen by all of it."""
+    """F and the distance L of Eq. (10) for points chosen by a part of their class, beside those
+    chosen by all of it.
+    """
     n, rows = 10_000, []
     data = synthetic(10 * n)
     problem = Problem(data, Linear().build(data.shape, 10), whiten.make("standard", data))
     method = LCMatS(pretrain_epochs=2, pretrain_batch_size=2048)
-    layer = last_layer(problem, pretrained(problem, method, Rng(0)("pretrain")).theta, Rng(0)("statistics"))
-    part = layer.at(problem.members[0])
+    layer = last_layer(
+        problem, pretrained(problem, method, Rng(0)("pretrain")).theta, Rng(0)("statistics")
+    )
+    part = layer.at(problem.class_indices[0])
     metric = GradientMetric(part, curved=0.05 * curvature(part, largest_variance(layer, 100)))
     exact = facility.from_distance(metric, n, metric.farthest)
     for num in (100, 1000):
-        ways = {"exact": facility.facility_location(exact, n, num), "by chance": Rng(2).permutation(n)[:num]}
+        ways = {
+            "exact": facility.facility_location(exact, n, num),
+            "by chance": Rng(2).permutation(n)[:num],
+        }
         ways["epsilon .01"] = facility.facility_location(exact, n, num, epsilon=0.01, rng=Rng(3))
         for candidates, covered in ((5180, 5180), (10_000, 2684), (2684, 2684)):
             some = Rng(1).permutation(n)[:candidates]
@@ -279,7 +362,15 @@ def parts(_: argparse.Namespace) -> dict[str, Any]:
             ]
         for name, chosen in ways.items():
             value = facility.objective(exact, chosen)
-            rows.append({"n": n, "num": num, "way": name, "objective": value, "distance": n * metric.farthest - value})
+            rows.append(
+                {
+                    "n": n,
+                    "num": num,
+                    "way": name,
+                    "objective": value,
+                    "distance": n * metric.farthest - value,
+                }
+            )
             print(rows[-1], flush=True)
     return {"rows": rows}
 

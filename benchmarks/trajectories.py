@@ -1,12 +1,16 @@
-"""Presets that learn from experts, end to end: experts once for all of them, the coreset (last iterate), its evaluations.
+"""Presets that learn from experts, end to end: experts once for all of them, the coreset (last
+iterate), its evaluations.
 
-    PYTHONPATH=src python benchmarks/trajectories.py kim2022/cifar10-ipc10-bpc-fkl kim2022/cifar10-ipc10-bpc-rkl \\
+    PYTHONPATH=src python benchmarks/trajectories.py kim2022/cifar10-ipc10-bpc-fkl
+    kim2022/cifar10-ipc10-bpc-rkl \\
         --experts /tmp/experts --out results --commit $(git rev-parse --short HEAD)
 
-One JSON and one coreset a preset: accuracy, NLL and calibration by HMC with its defaults, by the published protocol (our quirk options,
-as in cold_posterior.py), and by the preset's own inference where that is another; mean and sd over `--seeds` evaluations; seconds of
-every stage. Experts are trained as the first preset's setup says, unless the folder holds them already; presets of another setup
-(augmented, for example) need a folder of their own. Interrupted (Ctrl-C, `timeout -s INT`), the same command goes on where it stopped.
+One JSON and one coreset a preset: accuracy, NLL and calibration by HMC with its defaults, by the
+published protocol (our quirk options, as in cold_posterior.py), and by the preset's own inference
+where that is another; mean and sd over `--seeds` evaluations; seconds of every stage. Experts are
+trained as the first preset's setup says, unless the folder holds them already; presets of another
+setup (augmented, for example) need a folder of their own. Interrupted (Ctrl-C, `timeout -s INT`),
+the same command goes on where it stopped.
 """
 
 import argparse
@@ -19,23 +23,42 @@ from cells import words
 from cold_posterior import published_options
 
 from pseudocore import api
-from pseudocore import setup as setups
+from pseudocore import assembly as setups
 from pseudocore.cli import presets
 from pseudocore.data import load
 from pseudocore.store import strict_json
-from pseudocore.store.artifact import save_coreset
+from pseudocore.store.coreset_file import save_coreset
 from pseudocore.store.manifest import hardware, versions
 from pseudocore.store.runs import Run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("presets", nargs="+")
-    parser.add_argument("--experts", type=Path, required=True, help="folder of the experts, filled when it is not there")
+    parser.add_argument(
+        "--experts",
+        type=Path,
+        required=True,
+        help="folder of the experts, filled when it is not there",
+    )
     parser.add_argument("--num-experts", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=22, help="of every expert")
-    parser.add_argument("--setup", action="append", default=[], metavar="NAME=VALUE", help="change the presets' setup, as precision=bf16")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change the presets' options")
+    parser.add_argument(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change the presets' setup, as precision=bf16",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change the presets' options",
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--out", type=Path, required=True)
@@ -54,7 +77,13 @@ def fill(arguments: argparse.Namespace) -> dict[str, Any]:
         return {}
     table = presets.read(arguments.presets[0])
     setup = {**table["setup"], **words(arguments.setup)}
-    found = api.experts(table["data"], out=arguments.experts, num=arguments.num_experts, epochs=arguments.epochs, **setup)
+    found = api.experts(
+        table["data"],
+        out=arguments.experts,
+        num=arguments.num_experts,
+        epochs=arguments.epochs,
+        **setup,
+    )
     print(f"experts: {found['seconds']} s, {found['images_per_second']} images/s", flush=True)
     return found
 
@@ -68,7 +97,10 @@ def run(name: str, stem: str, trained: dict[str, Any], arguments: argparse.Names
     problem = setups.build(reduction.setup, data)
     settled = api.resolved(reduction, problem)
     with Run.create(arguments.out / "runs" / stem, settled.to_config(), resume=True) as folder:
-        if not folder.finished and api.run_reduction(settled, problem, folder).status == "interrupted":
+        if (
+            not folder.finished
+            and api.run_reduction(settled, problem, folder).status == "interrupted"
+        ):
             raise KeyboardInterrupt
         coreset, made = folder.coreset(), folder.manifest
     save_coreset(arguments.out / f"{stem}.safetensors", coreset)
@@ -83,7 +115,14 @@ def run(name: str, stem: str, trained: dict[str, Any], arguments: argparse.Names
         ways["preset's own"] = dict(reduction.evaluate)
     for protocol, way in ways.items():
         began = time.monotonic()
-        found = api.evaluate(coreset, data, seeds=arguments.seeds, published=protocol == "published", setup={"experts": None}, **way)
+        found = api.evaluate(
+            coreset,
+            data,
+            seeds=arguments.seeds,
+            published=protocol == "published",
+            setup={"experts": None},
+            **way,
+        )
         evaluations[protocol], times[protocol] = found, round(time.monotonic() - began, 1)
     record = {
         "preset": name, "changes": {"setup": words(arguments.setup), "options": words(arguments.set)}, "config": reduction.to_config(),
@@ -94,7 +133,8 @@ def run(name: str, stem: str, trained: dict[str, Any], arguments: argparse.Names
     strict_json.write(arguments.out / f"{stem}.json", record)
     scores = {
         protocol: {
-            metric: f"{one['metrics'][metric]['mean']:.4f} ± {one['metrics'][metric]['sd'] or 0:.4f}" for metric in ("accuracy", "nll")
+            metric: f"{one['metrics'][metric]['mean']:.4f} ± {one['metrics'][metric]['sd'] or 0:.4f}"
+            for metric in ("accuracy", "nll")
         }
         for protocol, one in evaluations.items()
     }

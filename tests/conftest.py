@@ -1,5 +1,7 @@
-"""Shared by all tests: one torch thread a process, since pytest runs one process a core and results must not depend on the count; and
-a shelf of the test's own, so that nothing is kept in the user's folders or found there. On a GPU, full precision."""
+"""Shared by all tests: one torch thread a process, since pytest runs one process a core and results
+must not depend on the count; and
+a shelf of the test's own, so that nothing is kept in the user's folders or found there. On a GPU,
+full precision."""
 
 from pathlib import Path
 
@@ -18,6 +20,8 @@ def own_shelf(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture(autouse=True)
 def _full_precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch lets a GPU's convolutions round to tf32 unless told, which comparisons of two ways to run a step do not survive."""
+    """torch lets a GPU's convolutions round to tf32 unless told, which comparisons of two ways to
+    run a step do not survive.
+    """
     if request.node.get_closest_marker("gpu"):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from pseudocore.core.types import Coreset, Dataset, Examples
 
 __version__ = "0.1.0"
-__all__ = ["Coreset", "Dataset", "Examples", "__version__", "evaluate", "experts", "infer", "load", "reduce"]
+__all__ = [
+    "Coreset",
+    "Dataset",
+    "Examples",
+    "__version__",
+    "evaluate",
+    "experts",
+    "infer",
+    "load",
+    "reduce",
+]
 
 _HOMES = dict.fromkeys(("evaluate", "experts", "infer", "load", "reduce"), "pseudocore.api")
 _HOMES |= dict.fromkeys(("Coreset", "Dataset", "Examples"), "pseudocore.core.types")

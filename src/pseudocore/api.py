@@ -1,4 +1,6 @@
-"""What a notebook uses: `reduce`, `infer`, `evaluate`, `experts`, `load`. The command line is a thin layer over the same functions."""
+"""What a notebook uses: `reduce`, `infer`, `evaluate`, `experts`, `load`. The command line is a
+thin layer over the same functions.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -7,44 +9,57 @@ from typing import Any, cast
 
 import torch
 
-from pseudocore import setup as setups
-from pseudocore.assess import Extras, assess
-from pseudocore.buffer import experts, with_experts
-from pseudocore.core import config, cost
+from pseudocore import assembly as setups
+from pseudocore.assembly import Reduction as Reduction
+from pseudocore.assembly import Setup, build_problem, words_of
+from pseudocore.assembly import resolved as resolved
+from pseudocore.core import config
 from pseudocore.core.errors import ConfigError, RunError
-from pseudocore.core.loop import Outcome, run
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Dataset, Inference, Method, Predict, Selector
+from pseudocore.core.types import Coreset, Dataset, Inference, Iterative, Predict, Selector
 from pseudocore.data import load as load_data
+from pseudocore.evaluation.evaluate import Extras, assess
 from pseudocore.evaluation.metrics import Metrics
-from pseudocore.parts.formation import decoded
-from pseudocore.setup import Reduction, Setup, build_problem, resolved, words_of
-from pseudocore.store.artifact import load_coreset
+from pseudocore.objectives.multiformation import decoded
+from pseudocore.runtime import profiling as cost
+from pseudocore.runtime.loop import Outcome, run
+from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.manifest import versions
 from pseudocore.store.runs import Run
-
-__all__ = ["Reduction", "build_problem", "evaluate", "experts", "infer", "load", "reduce", "resolved", "run_reduction"]
+from pseudocore.training.buffer import experts as experts
+from pseudocore.training.buffer import with_experts
 
 OnLog = Callable[[int, dict[str, float]], None]
 
 
 def reduce(
-    method: str, data: str | Path | Dataset, *, seed: int = 0, out: str | Path | None = None, device: str = "auto", **options: Any
+    method: str,
+    data: str | Path | Dataset,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    device: str = "auto",
+    **options: Any,
 ) -> Coreset:
     """Make a coreset of `data` by `method`.
 
-    `options` are fields of the method (`per_class`, `num_steps`, ...) and of `Setup` (`model`, `width`, `preprocess`, ...). With `out`,
-    the run is kept in that folder, as the command line would. Raises RunError when the method diverged.
+    `options` are fields of the method (`per_class`, `num_steps`, ...) and of `Setup` (`model`,
+    `width`, `preprocess`, ...). With `out`, the run is kept in that folder, as the command line
+    would. Raises RunError when the method diverged.
     """
     of_setup = {option.name for option in config.options(Setup)}
     name = data.name if isinstance(data, Dataset) else str(data)
     words = {key: value for key, value in options.items() if key in of_setup}
     rest = {key: value for key, value in options.items() if key not in of_setup}
-    reduction = Reduction.from_config({"method": method, "data": name, "seed": seed, "setup": words, "options": rest})
+    reduction = Reduction.from_config(
+        {"method": method, "data": name, "seed": seed, "setup": words, "options": rest}
+    )
     with cost.recording():
-        problem = setups.build(reduction.setup, data if isinstance(data, Dataset) else None, device=device)
+        problem = setups.build(
+            reduction.setup, data if isinstance(data, Dataset) else None, device=device
+        )
         folder = None if out is None else Run.create(out, resolved(reduction, problem).to_config())
         outcome = run_reduction(reduction, problem, folder)
     if outcome.status != "finished":
@@ -60,9 +75,11 @@ def run_reduction(
     on_log: OnLog = lambda step, values: None,
     **loop_options: Any,
 ) -> Outcome:
-    """Carry out a reduction, in a run folder when one is given: metrics, checkpoints, coreset and manifest go there.
+    """Carry out a reduction, in a run folder when one is given: metrics, checkpoints, coreset and
+    manifest go there.
 
-    A method that learns from experts and was given none trains them first, while `on_log` hears of step 0.
+    A method that learns from experts and was given none trains them first, while `on_log` hears of
+    step 0.
     """
     config.check(reduction.method)
     reduction = resolved(reduction, problem)
@@ -79,7 +96,9 @@ def run_reduction(
 
 
 def load(path: str | Path) -> Coreset:
-    """A coreset from its file or run folder. Safe on files from strangers: nothing in them is executed."""
+    """A coreset from its file or run folder. Safe on files from strangers: nothing in them is
+    executed.
+    """
     return load_coreset(path)
 
 
@@ -91,10 +110,14 @@ def infer(
     seed: int = 0,
     **options: Any,
 ) -> Predict:
-    """Predictions from a coreset: a function from raw inputs (uint8 images or floats in pixel units) to log-probabilities."""
+    """Predictions from a coreset: a function from raw inputs (uint8 images or floats in pixel
+    units) to log-probabilities.
+    """
     problem = problem or build_problem(coreset)
     problem.check_fits(coreset)
-    return _inference(inference, options).fit(problem, decoded(problem, coreset), Rng(seed)("infer"))
+    return _inference(inference, options).fit(
+        problem, decoded(problem, coreset), Rng(seed)("infer")
+    )
 
 
 def evaluate(
@@ -114,14 +137,18 @@ def evaluate(
     on_seed: Callable[[int, Metrics], None] = lambda seed, metrics: None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Test-set metrics of inference on a coreset, mean and sd over `seeds` fresh networks, each to its last step.
+    """Test-set metrics of inference on a coreset, mean and sd over `seeds` fresh networks, each to
+    its last step.
 
-    `setup` changes words of the coreset's own setup, for example `{"model": "mlp"}`; `options` are fields of the inference. Unless told,
-    the inference is the one the coreset's makers meant, else last-layer-vi.
+    `setup` changes words of the coreset's own setup, for example `{"model": "mlp"}`; `options` are
+    fields of the inference. Unless told, the inference is the one the coreset's makers meant, else
+    last-layer-vi.
 
-    With `severities`, the first `num_robust` test images are also scored under every corruption at those severities; with `ood`,
-    uncertainty must tell as many of them from another data set. `published` adds NLL and ECE as published evaluators compute them, batch
-    by batch of 256, to compare with printed numbers; `landscape` the losses of coreset and data between two networks trained on either.
+    With `severities`, the first `num_robust` test images are also scored under every corruption at
+    those severities; with `ood`, uncertainty must tell as many of them from another data set.
+    `published` adds NLL and ECE as published evaluators compute them, batch by batch of 256, to
+    compare with printed numbers; `landscape` the losses of coreset and data between two networks
+    trained on either.
     """
     if isinstance(coreset, str | Path):
         coreset = load(coreset)
@@ -137,14 +164,23 @@ def evaluate(
         problem = build_problem(coreset, data, device=device, **dict(setup or {}))
         foreign = load_data(ood) if isinstance(ood, str | Path) else ood
         extras = Extras(severities, foreign, num_robust, published, landscape)
-        found = assess(way, problem, decoded(problem, coreset), range(first_seed, first_seed + seeds), extras, on_seed)
+        found = assess(
+            way,
+            problem,
+            decoded(problem, coreset),
+            range(first_seed, first_seed + seeds),
+            extras,
+            on_seed,
+        )
     return {
         "inference": inferences.name_of(way),
         "options": config.to_dict(way),
-        "model": cast(Any, problem.model).describe(),
+        "model": problem.model.describe(),
         "data": problem.data.name,
         "setup": {name: value for name, value in dict(setup or {}).items() if value is not None},
-        "robust": {"num": num_robust, "severities": list(severities)} if severities or ood is not None else {},
+        "robust": {"num": num_robust, "severities": list(severities)}
+        if severities or ood is not None
+        else {},
         "seeds": seeds,
         **found,
         "seconds": round(time.monotonic() - began, 3),
@@ -152,7 +188,13 @@ def evaluate(
     }
 
 
-def _carry_out(reduction: Reduction, problem: Problem, folder: Run | None, on_log: OnLog, loop_options: Mapping[str, Any]) -> Outcome:
+def _carry_out(
+    reduction: Reduction,
+    problem: Problem,
+    folder: Run | None,
+    on_log: OnLog,
+    loop_options: Mapping[str, Any],
+) -> Outcome:
     began = time.monotonic()
     if hasattr(reduction.method, "select"):
         coreset = cast(Selector, reduction.method).select(problem, Rng(reduction.seed))
@@ -164,13 +206,22 @@ def _carry_out(reduction: Reduction, problem: Problem, folder: Run | None, on_lo
         on_log(step, values)
 
     checkpoints = folder.checkpoints if folder is not None else None
-    return run(cast(Method, reduction.method), problem, seed=reduction.seed, checkpoints=checkpoints, on_log=log, **loop_options)
+    return run(
+        cast(Iterative, reduction.method),
+        problem,
+        seed=reduction.seed,
+        checkpoints=checkpoints,
+        on_log=log,
+        **loop_options,
+    )
 
 
 def _inference(inference: str | Inference, options: Mapping[str, Any]) -> Inference:
     if not isinstance(inference, str):
         if options:
-            raise ConfigError(f"{', '.join(options)} given beside an inference that is already made; make it with them instead")
+            raise ConfigError(
+                f"{', '.join(options)} given beside an inference that is already made; make it with them instead"
+            )
         config.check(inference)
         return inference
     built: Inference = config.build(inferences[inference].make, options, what=inference)
@@ -178,17 +229,27 @@ def _inference(inference: str | Inference, options: Mapping[str, Any]) -> Infere
 
 
 def _unless_runaway(outcome: Outcome, problem: Problem) -> Outcome:
-    """Points a thousand times beyond the data's range are no coreset, finite or not: that is divergence too."""
+    """Points a thousand times beyond the data's range are no coreset, finite or not: that is
+    divergence too.
+    """
     reach = float(outcome.coreset.x.abs().max())
-    limit = 1000 * (1.0 if problem.train_x.dtype == torch.uint8 else float(problem.train_x.abs().max()))
+    limit = 1000 * (
+        1.0 if problem.train_x.dtype == torch.uint8 else float(problem.train_x.abs().max())
+    )
     if outcome.status != "finished" or reach <= limit:
         return outcome
-    return outcome._replace(status="diverged", reason=f"points reached {reach:.3g}, far outside the data (at most {limit / 1000:.3g})")
+    return outcome._replace(
+        status="diverged",
+        reason=f"points reached {reach:.3g}, far outside the data (at most {limit / 1000:.3g})",
+    )
 
 
 def _begin(folder: Run, problem: Problem) -> None:
     data = problem.data
-    if folder.manifest.get("data_fingerprint") not in (None, data.fingerprint):  # it is taken up again
+    if folder.manifest.get("data_fingerprint") not in (
+        None,
+        data.fingerprint,
+    ):  # it is taken up again
         raise RunError(
             f"{folder.path} was begun on another {data.name!r} than the one found here (their fingerprints differ); "
             "bring that data back, or pass --overwrite to start again"
@@ -196,19 +257,29 @@ def _begin(folder: Run, problem: Problem) -> None:
     saved = folder.checkpoints.load()
     folder.truncate_metrics(saved[0] if saved else 0)
     _count_killed(folder)
-    folder.update_manifest(data_fingerprint=data.fingerprint, class_names=list(data.class_names), device=str(problem.device))
+    folder.update_manifest(
+        data_fingerprint=data.fingerprint,
+        class_names=list(data.class_names),
+        device=str(problem.device),
+    )
 
 
 def _count_killed(folder: Run) -> None:
-    """Add what steps took in a call that was killed, and so could not say, to what earlier calls have said."""
+    """Add what steps took in a call that was killed, and so could not say, to what earlier calls
+    have said.
+    """
     known = folder.manifest.get("seconds") or 0.0
     if (missing := folder.checkpoints.seconds - known) > 0:
-        costs = cost.combined(cost.from_table(folder.manifest.get("cost") or {}), {"reduce": cost.Cost(missing, 0)})
+        costs = cost.combined(
+            cost.from_table(folder.manifest.get("cost") or {}), {"reduce": cost.Cost(missing, 0)}
+        )
         folder.update_manifest(seconds=round(known + missing, 3), cost=cost.to_table(costs))
 
 
 def _end(folder: Run, outcome: Outcome, costs: Mapping[str, cost.Cost]) -> None:
-    seconds = outcome.seconds + (folder.manifest.get("seconds") or 0.0)  # of earlier, interrupted calls too
+    seconds = outcome.seconds + (
+        folder.manifest.get("seconds") or 0.0
+    )  # of earlier, interrupted calls too
     costs = cost.combined(cost.from_table(folder.manifest.get("cost") or {}), costs)
     if outcome.status != "interrupted":
         folder.save_coreset(outcome.coreset)
@@ -224,7 +295,9 @@ def _end(folder: Run, outcome: Outcome, costs: Mapping[str, cost.Cost]) -> None:
     )
 
 
-def _with_origin(coreset: Coreset, reduction: Reduction, problem: Problem, outcome: Outcome) -> Coreset:
+def _with_origin(
+    coreset: Coreset, reduction: Reduction, problem: Problem, outcome: Outcome
+) -> Coreset:
     return coreset.with_provenance(
         **reduction.to_config(),
         num_steps=outcome.num_steps,

@@ -1,4 +1,6 @@
-"""The command line called in-process, as a user would type it, in a folder of its own with no data but the built-in sets."""
+"""The command line called in-process, as a user would type it, in a folder of its own with no data
+but the built-in sets.
+"""
 
 import shlex
 from collections.abc import Callable
@@ -59,7 +61,9 @@ def done(cli: Cli) -> Cli:
 
 @pytest.fixture
 def refused(cli: Cli) -> Callable[[str], str]:
-    """Runs a command line that must be refused: code 2, one line on standard error, nothing on standard output."""
+    """Runs a command line that must be refused: code 2, one line on standard error, nothing on
+    standard output.
+    """
 
     def run(line: str) -> str:
         said = cli(line)
@@ -76,14 +80,25 @@ def refused(cli: Cli) -> Callable[[str], str]:
 
 @pytest.fixture
 def npz(tmp_path: Path) -> Callable[..., str]:
-    """Writes `name.npz` of 40 8×8 images in four classes, with arrays replaced as told, and gives its path."""
+    """Writes `name.npz` of 40 8×8 images in four classes, with arrays replaced as told, and gives
+    its path.
+    """
 
     def write(name: str, **changes: Any) -> str:
         rng = np.random.default_rng(0)
         y = np.arange(40) % 4
         x = (rng.integers(0, 64, (40, 8, 8)) + 48 * y[:, None, None]).astype(np.uint8)
-        arrays: dict[str, Any] = {"train_x": x, "train_y": y, "test_x": x[:20], "test_y": y[:20], **changes}
-        np.savez(tmp_path / f"{name}.npz", **{key: value for key, value in arrays.items() if value is not None})
+        arrays: dict[str, Any] = {
+            "train_x": x,
+            "train_y": y,
+            "test_x": x[:20],
+            "test_y": y[:20],
+            **changes,
+        }
+        np.savez(
+            tmp_path / f"{name}.npz",
+            **{key: value for key, value in arrays.items() if value is not None},
+        )
         return f"{name}.npz"
 
     return write

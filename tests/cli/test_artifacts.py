@@ -1,4 +1,6 @@
-"""Files that were damaged, forged or made for something else are refused by every verb that reads them, and left alone."""
+"""Files that were damaged, forged or made for something else are refused by every verb that reads
+them, and left alone.
+"""
 
 import json
 import struct
@@ -14,7 +16,7 @@ import torch
 from safetensors.torch import save
 
 from pseudocore.core.types import Coreset
-from pseudocore.store.artifact import load_coreset, save_coreset
+from pseudocore.store.coreset_file import load_coreset, save_coreset
 
 Refused = Callable[[str], str]
 Done = Callable[[str], Any]
@@ -40,7 +42,9 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def test_what_is_no_coreset_file_is_told_from_a_damaged_one(run: None, done: Done, refused: Refused) -> None:
+def test_what_is_no_coreset_file_is_told_from_a_damaged_one(
+    run: None, done: Done, refused: Refused
+) -> None:
     done("export run out.npz")
     Path("notes.txt").write_text("Some thoughts about coresets.")
     for verb in ("evaluate {} --num-steps 2", "export {} again.npz"):
@@ -48,7 +52,10 @@ def test_what_is_no_coreset_file_is_told_from_a_damaged_one(run: None, done: Don
         assert "out.npz is no coreset file" in sentence
         assert "an npz export cannot be evaluated" in sentence
         assert "give the run it came from or its coreset.safetensors" in sentence
-        assert "notes.txt is no coreset file, or a damaged one; give a run or its coreset.safetensors" in refused(verb.format("notes.txt"))
+        assert (
+            "notes.txt is no coreset file, or a damaged one; give a run or its coreset.safetensors"
+            in refused(verb.format("notes.txt"))
+        )
 
 
 VERBS = [
@@ -63,7 +70,9 @@ VERBS = [
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_coreset_is_refused_by_every_verb(run: None, refused: Refused, own_world: Path, damage: str, verb: str) -> None:
+def test_a_damaged_coreset_is_refused_by_every_verb(
+    run: None, refused: Refused, own_world: Path, damage: str, verb: str
+) -> None:
     FILE.write_bytes(damaged := DAMAGE[damage](FILE.read_bytes()))
     before = sorted(own_world.rglob("*"))
     assert "coreset.safetensors" in refused(verb)
@@ -71,11 +80,16 @@ def test_a_damaged_coreset_is_refused_by_every_verb(run: None, refused: Refused,
     assert sorted(own_world.rglob("*")) == before
 
 
-def test_a_coreset_file_alone_can_be_evaluated_and_exported(run: None, done: Done, own_world: Path) -> None:
+def test_a_coreset_file_alone_can_be_evaluated_and_exported(
+    run: None, done: Done, own_world: Path
+) -> None:
     of_run = json.loads(done(EVALUATE + " --json").out)
     received = FILE.rename("received.safetensors")
     before = sorted(own_world.rglob("*"))
-    assert json.loads(done("evaluate received.safetensors --seeds 1 --num-steps 2 --json").out) == of_run
+    assert (
+        json.loads(done("evaluate received.safetensors --seeds 1 --num-steps 2 --json").out)
+        == of_run
+    )
     said = done("evaluate received.safetensors --seeds 1 --num-steps 2")
     assert "not kept" in said.err
     assert sorted(own_world.rglob("*")) == before
@@ -83,7 +97,9 @@ def test_a_coreset_file_alone_can_be_evaluated_and_exported(run: None, done: Don
     assert np.array_equal(np.load("out.npz")["x"], load_coreset(received).x.numpy())
 
 
-def test_a_coreset_file_is_evaluated_as_its_maker_meant(run: None, done: Done, refused: Refused) -> None:
+def test_a_coreset_file_is_evaluated_as_its_maker_meant(
+    run: None, done: Done, refused: Refused
+) -> None:
     _forge(evaluate={"inference": "sgd", "num_steps": 2})
     assert "sgd" in done(f"evaluate {FILE} --seeds 1").out
     _forge(evaluate={"inference": "magic"})
@@ -99,7 +115,12 @@ def test_a_coreset_is_not_exported_onto_itself(run: None, refused: Refused) -> N
 
 def _forge(**changes: Any) -> None:
     coreset = load_coreset(FILE)
-    save_coreset(FILE, Coreset(coreset.x, coreset.y, coreset.weight, coreset.indices, {**coreset.provenance, **changes}))
+    save_coreset(
+        FILE,
+        Coreset(
+            coreset.x, coreset.y, coreset.weight, coreset.indices, {**coreset.provenance, **changes}
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,13 +130,21 @@ def _forge(**changes: Any) -> None:
         ({"setup": {"data": "digits", "model": 3}}, ["model = 3 is not a text"]),
         ({"setup": {"data": "digits", "colour": "red"}}, ["unknown option 'colour'"]),
         ({"setup": {}}, ["does not say what data it stands for"]),
-        ({"setup": {"data": "gone.npz"}}, ["there is no file or folder gone.npz", "has moved", "--data"]),
+        (
+            {"setup": {"data": "gone.npz"}},
+            ["there is no file or folder gone.npz", "has moved", "--data"],
+        ),
         ({"evaluate": "sgd"}, ["evaluate = 'sgd'"]),
-        ({"evaluate": {"inference": "last-layer-vi", "num_step": 3}}, ["unknown option 'num_step'", "num_steps"]),
+        (
+            {"evaluate": {"inference": "last-layer-vi", "num_step": 3}},
+            ["unknown option 'num_step'", "num_steps"],
+        ),
         ({"data_fingerprint": "0" * 64}, ["another 'digits'", "--data digits"]),
     ],
 )
-def test_a_forged_provenance_is_refused(run: None, refused: Refused, changes: dict[str, Any], words: list[str]) -> None:
+def test_a_forged_provenance_is_refused(
+    run: None, refused: Refused, changes: dict[str, Any], words: list[str]
+) -> None:
     _forge(**changes)
     sentence = refused(EVALUATE)
     for word in words:
@@ -134,10 +163,16 @@ def test_a_coreset_of_another_shape_is_refused(run: None, refused: Refused, npz:
     assert "(1, 9, 9)" in sentence
 
 
-def test_a_coreset_of_more_classes_is_refused(run: None, done: Done, refused: Refused, npz: Npz) -> None:
+def test_a_coreset_of_more_classes_is_refused(
+    run: None, done: Done, refused: Refused, npz: Npz
+) -> None:
     assert "outside 0..3, the classes of 'four'" in refused(f"{EVALUATE} --data {npz('four')}")
-    done("reduce vbpc digits --out soft --ipc 1 --model convnet-wide --width 4 --num-steps 1 --batch-size 16")
-    assert "10 classes but 'four' has 4" in refused("evaluate soft --seeds 1 --num-steps 2 --data four.npz")
+    done(
+        "reduce vbpc digits --out soft --ipc 1 --model convnet-wide --width 4 --num-steps 1 --batch-size 16"
+    )
+    assert "10 classes but 'four' has 4" in refused(
+        "evaluate soft --seeds 1 --num-steps 2 --data four.npz"
+    )
 
 
 def test_a_damaged_manifest_and_configuration_are_refused(run: None, refused: Refused) -> None:
@@ -168,7 +203,9 @@ def test_a_result_that_cannot_be_kept_is_still_shown(run: None, cli: Callable[[s
     assert "cannot write run/evaluations" in said.err
 
 
-def test_what_is_not_ours_is_not_written_over(run: None, done: Done, refused: Refused, npz: Callable[..., str]) -> None:
+def test_what_is_not_ours_is_not_written_over(
+    run: None, done: Done, refused: Refused, npz: Callable[..., str]
+) -> None:
     mine = Path(npz("mine"))
     Path("mine.toml").write_text("[setup]")
     before = mine.read_bytes()
@@ -190,17 +227,34 @@ def test_exports_that_cannot_be_written_are_refused(run: None, refused: Refused)
 
 def _full_screen(line: str) -> subprocess.CompletedProcess[str]:
     with open("/dev/full", "w") as full:
-        return subprocess.run([sys.executable, "-m", "pseudocore", *line.split()], stdout=full, stderr=subprocess.PIPE, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "pseudocore", *line.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
 
 def test_an_evaluation_that_cannot_be_shown_is_still_kept(run: None) -> None:
     said = _full_screen(EVALUATE)
-    assert (said.returncode, said.stderr) == (2, "pseudocore: the operating system refused: [Errno 28] No space left on device\n")
-    assert [file.name for file in Path("run/evaluations").iterdir()] == ["last-layer-vi.num_steps-2.json"]
+    assert (said.returncode, said.stderr) == (
+        2,
+        "pseudocore: the operating system refused: [Errno 28] No space left on device\n",
+    )
+    assert [file.name for file in Path("run/evaluations").iterdir()] == [
+        "last-layer-vi.num_steps-2.json"
+    ]
 
 
 def test_what_else_is_asked_for_is_kept_under_a_name_of_its_own(run: None, done: Done) -> None:
-    for words in ("", "--published", "--landscape", "--num-robust 5", "--severity 1 --num-robust 5", "--severity 1 --num-robust 6"):
+    for words in (
+        "",
+        "--published",
+        "--landscape",
+        "--num-robust 5",
+        "--severity 1 --num-robust 5",
+        "--severity 1 --num-robust 6",
+    ):
         done(f"{EVALUATE} {words}")
     words = ("", "published-yes.", "landscape-yes.", "num_robust-5.", "num_robust-6.")
     names = [file.name for file in Path("run/evaluations").iterdir()]
@@ -212,9 +266,19 @@ def test_what_else_is_asked_for_is_kept_under_a_name_of_its_own(run: None, done:
 
 
 @pytest.mark.parametrize(
-    "file", ["coreset.safetensors", "manifest.json", "config.toml", "evaluations/sgd.json", ".pseudocore.lock", "../run/manifest.json"]
+    "file",
+    [
+        "coreset.safetensors",
+        "manifest.json",
+        "config.toml",
+        "evaluations/sgd.json",
+        ".pseudocore.lock",
+        "../run/manifest.json",
+    ],
 )
-def test_a_file_of_a_run_is_never_taken_for_a_place_to_write_to(run: None, refused: Refused, own_world: Path, file: str) -> None:
+def test_a_file_of_a_run_is_never_taken_for_a_place_to_write_to(
+    run: None, refused: Refused, own_world: Path, file: str
+) -> None:
     (own_world / "run/evaluations").mkdir()
     (own_world / "run/evaluations/sgd.json").write_text("{}")
     before = (own_world / "run" / file).read_bytes()

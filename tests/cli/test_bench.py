@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from pseudocore.bench import lines, measure, plan, requests
+from pseudocore.reproduce.bench import formatting as lines
+from pseudocore.reproduce.bench import measure, plan, requests
 
-SIZES = "--ipc 1 --num-train 60 --width 2 --num-inner-steps 1 --num-draws 2 --batch-size 8 --device cpu"
+SIZES = (
+    "--ipc 1 --num-train 60 --width 2 --num-inner-steps 1 --num-draws 2 --batch-size 8 --device cpu"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +34,17 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_prints_rows_and_curves(done: Callable[[str], Any], own_world: Path) -> None:
-    said = done(f"bench --method bpc-fkl --part augment --growth bpc-fkl {SIZES} --out bench.json --commit abc")
+    said = done(
+        f"bench --method bpc-fkl --part augment --growth bpc-fkl {SIZES} --out bench.json --commit abc"
+    )
     best, header, *rows = said.out.rstrip("\n").splitlines()
     assert best.startswith("this machine at best: matrix products ")
     assert header == lines.HEADER.rstrip()
     assert [row.split()[0] for row in rows] == ["bpc-fkl", "augment", "bpc-fkl", "bpc-fkl"]
-    assert re.match(r"bpc-fkl against num_draws  2: \S+ ms, \d+ MiB  3: \S+ ms, \d+ MiB  \(exponent \S+\)", rows[-1])
+    assert re.match(
+        r"bpc-fkl against num_draws  2: \S+ ms, \d+ MiB  3: \S+ ms, \d+ MiB  \(exponent \S+\)",
+        rows[-1],
+    )
     assert said.err == "numbers in bench.json\n"
     kept = json.loads((own_world / "bench.json").read_text())
     assert (kept["commit"], kept["workload"]["per_class"]) == ("abc", 1)
@@ -47,7 +55,15 @@ def test_json_is_one_document(done: Callable[[str], Any], own_world: Path) -> No
     document = json.loads(said.out)
     assert [row["name"] for row in document["rows"]] == ["bpc-cd"]
     assert document["growth"] == []
-    assert set(document["rows"][0]["ours"]) == {"ms", "low_ms", "high_ms", "num", "first_seconds", "peak_mib", "note"}
+    assert set(document["rows"][0]["ours"]) == {
+        "ms",
+        "low_ms",
+        "high_ms",
+        "num",
+        "first_seconds",
+        "peak_mib",
+        "note",
+    }
     assert "bpc-cd" in said.err
     assert list(own_world.iterdir()) == []
 
@@ -64,11 +80,19 @@ def test_what_there_was_no_time_for_is_said(done: Callable[[str], Any]) -> None:
     [
         ("--method bpc-flk", r"nothing to time is called 'bpc-flk'; did you mean 'bpc-fkl'\?"),
         ("--method herding", "'herding' selects at once"),
-        ("--ipc 0 --width -1", r"bench: per_class.* = 0 must be at least 1; width = -1 must be at least 1"),
-        ("--num-classes 2000", "10 points for each of 2000 classes were asked for, but num_train is 1437; it must be at least 20000"),
+        (
+            "--ipc 0 --width -1",
+            r"bench: per_class.* = 0 must be at least 1; width = -1 must be at least 1",
+        ),
+        (
+            "--num-classes 2000",
+            "10 points for each of 2000 classes were asked for, but num_train is 1437; it must be at least 20000",
+        ),
         ("--model nope", "unknown model 'nope'"),
         ("--seconds 0", r"(?i)invalid value .*0.* for --seconds"),
     ],
 )
-def test_bad_input_is_one_sentence(refused: Callable[[str], str], words: str, complaint: str) -> None:
+def test_bad_input_is_one_sentence(
+    refused: Callable[[str], str], words: str, complaint: str
+) -> None:
     assert re.match(complaint, refused(f"bench --device cpu {words}"))

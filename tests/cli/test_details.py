@@ -48,7 +48,9 @@ def test_seconds_are_those_of_one_seed(run: str, done: Done) -> None:
 
 
 def test_landscape_and_choice_of_prior_are_flags(run: str, done: Done, refused: Refused) -> None:
-    said = done(f"evaluate {run} --inference last-layer-vi --num-steps 3 --seeds 1 --choose-prior marginal --landscape").err
+    said = done(
+        f"evaluate {run} --inference last-layer-vi --num-steps 3 --seeds 1 --choose-prior marginal --landscape"
+    ).err
     assert "chosen, not on the test set: ridge" in said
     (file,) = Path("run/evaluations").glob("*.json")
     kept = json.loads(file.read_text())
@@ -59,8 +61,13 @@ def test_landscape_and_choice_of_prior_are_flags(run: str, done: Done, refused: 
 
 
 def test_hmc_says_what_it_chose(run: str, done: Done) -> None:
-    said = done(f"evaluate {run} --inference hmc --num-draws 2 --num-burn 10 --num-leapfrog 1 --num-chains 2 --seeds 2").err
-    assert re.search(r"chosen, not on the test set: temperature 0\.\d+( to 0.1)?, prior_scale [48]( to 8)?\n", said)
+    said = done(
+        f"evaluate {run} --inference hmc --num-draws 2 --num-burn 10 --num-leapfrog 1 --num-chains 2 --seeds 2"
+    ).err
+    assert re.search(
+        r"chosen, not on the test set: temperature 0\.\d+( to 0.1)?, prior_scale [48]( to 8)?\n",
+        said,
+    )
     (file,) = Path("run/evaluations").glob("*.json")
     kept = json.loads(file.read_text())
     assert not {"temperature", "prior_scale"} & set(kept["options"])
@@ -69,9 +76,19 @@ def test_hmc_says_what_it_chose(run: str, done: Done) -> None:
 
 def test_evaluations_that_measure_other_things_are_rows_of_their_own(run: str, done: Done) -> None:
     data = digits()
-    np.savez("other.npz", train_x=data.train.x, train_y=data.train.y, test_x=data.test.x.flip(3), test_y=data.test.y)
+    np.savez(
+        "other.npz",
+        train_x=data.train.x,
+        train_y=data.train.y,
+        test_x=data.test.x.flip(3),
+        test_y=data.test.y,
+    )
     done(f"evaluate {run} --seeds 1 --num-steps 3")
     done(f"evaluate {run} --seeds 2 --num-steps 3 --data other.npz")
     done(f"evaluate {run} --seeds 1 --num-steps 3 --preprocess none")
     rows = json.loads(done(f"compare {run} --json").out)
-    assert sorted((row["data"], row["num"]) for row in rows) == [("digits", 1), ("digits", 1), ("digits, tested on other", 2)]
+    assert sorted((row["data"], row["num"]) for row in rows) == [
+        ("digits", 1),
+        ("digits", 1),
+        ("digits, tested on other", 2),
+    ]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pseudocore.parts.experts import Trainer
-from pseudocore.store.experts import ExpertFolder
+from pseudocore.store.expert_folder import ExpertFolder
+from pseudocore.training.experts import Trainer
 
 
 class Said(NamedTuple):
@@ -28,8 +28,14 @@ EXPERTS = f"experts digits {WORDS} --num 2 --epochs 3 --out buffer"
 def test_experts_are_trained_and_told_of(done: Cli) -> None:
     said = done(EXPERTS)
     scores = r"train loss \d\.\d{3} ± \.\d{3}  accuracy \.\d{3} ± \.\d{3}"
-    assert re.fullmatch(rf"2 experts of 3 epochs in buffer \(0\.0 MiB\)  {scores}  \([\d.]+ s, [\d,]+ images/s\)\n", said.out)
-    assert said.err == "next: pseudocore reduce METHOD DATA --experts buffer --model mlp --width 8 --out RUN\n"
+    assert re.fullmatch(
+        rf"2 experts of 3 epochs in buffer \(0\.0 MiB\)  {scores}  \([\d.]+ s, [\d,]+ images/s\)\n",
+        said.out,
+    )
+    assert (
+        said.err
+        == "next: pseudocore reduce METHOD DATA --experts buffer --model mlp --width 8 --out RUN\n"
+    )
     assert "nothing was missing" in done(EXPERTS).out
 
 
@@ -56,7 +62,13 @@ def test_settings_reach_training(done: Cli) -> None:
         "--momentum .5 --weight-decay .01 --batch-size 100 --storage bfloat16 --seed 7 --group 2 --num 2 --epochs 1 --out buffer"
     )
     identity = ExpertFolder.open("buffer").identity
-    assert identity["training"] == {"loss": "focal", "lr": 0.1, "momentum": 0.5, "weight_decay": 0.01, "batch_size": 100}
+    assert identity["training"] == {
+        "loss": "focal",
+        "lr": 0.1,
+        "momentum": 0.5,
+        "weight_decay": 0.01,
+        "batch_size": 100,
+    }
     assert identity["model"]["width"] == 4
     assert identity["model"]["norm"] == "batch"
     assert identity["preprocess"]["kind"] == "zca"
@@ -74,7 +86,9 @@ def test_other_settings_need_overwrite(done: Cli, refused: Refused) -> None:
     assert facts["trained_epochs"] == 6
 
 
-def test_interrupted_it_keeps_what_it_has(cli: Cli, done: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_it_keeps_what_it_has(
+    cli: Cli, done: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, calls = Trainer.epoch, []
 
     def epoch(*args: Any) -> Any:
@@ -109,7 +123,9 @@ def test_interrupted_it_keeps_what_it_has(cli: Cli, done: Cli, monkeypatch: pyte
         ("reduce uniform digits --out run --experts buffer", ["there is no folder buffer"]),
     ],
 )
-def test_wrong_words_are_answered(refused: Refused, own_world: Path, line: str, words: list[str]) -> None:
+def test_wrong_words_are_answered(
+    refused: Refused, own_world: Path, line: str, words: list[str]
+) -> None:
     sentence = refused(line)
     for word in words:
         assert word in sentence
@@ -117,10 +133,13 @@ def test_wrong_words_are_answered(refused: Refused, own_world: Path, line: str, 
 
 
 def test_an_explosion_is_a_sentence(refused: Refused) -> None:
-    assert "expert 0 became NaN or infinite in epoch 1, trained with lr = 1e+30" in refused(f"{EXPERTS} --lr 1e30")
+    assert "expert 0 became NaN or infinite in epoch 1, trained with lr = 1e+30" in refused(
+        f"{EXPERTS} --lr 1e30"
+    )
 
 
-# --- used -------------------------------------------------------------------------------------------------------------
+# --- used
+# -------------------------------------------------------------------------------------------------------------
 
 REDUCE = f"reduce bpc-fkl digits {WORDS} --ipc 1 --num-steps 2 --num-inner-steps 2 --num-draws 2 --max-start 2"
 
@@ -141,16 +160,27 @@ def test_a_method_trains_its_own(done: Cli) -> None:
 
 def test_what_does_not_fit_leaves_no_run_behind(done: Cli, refused: Refused) -> None:
     done(EXPERTS)
-    assert "model.width: stored 8, given 16" in refused(f"{REDUCE} --width 16 --experts buffer --out run".replace("--width 8 ", ""))
-    assert "preprocess.kind: stored standard, given none" in refused(f"{REDUCE} --preprocess none --experts buffer --out run")
-    sentence = refused(f"{REDUCE} --max-start 20 --experts buffer --out run".replace("--max-start 2 ", ""))
-    assert "the experts in buffer were kept for 3 epochs, but bpc-fkl with max_start=20 needs 20" in sentence
+    assert "model.width: stored 8, given 16" in refused(
+        f"{REDUCE} --width 16 --experts buffer --out run".replace("--width 8 ", "")
+    )
+    assert "preprocess.kind: stored standard, given none" in refused(
+        f"{REDUCE} --preprocess none --experts buffer --out run"
+    )
+    sentence = refused(
+        f"{REDUCE} --max-start 20 --experts buffer --out run".replace("--max-start 2 ", "")
+    )
+    assert (
+        "the experts in buffer were kept for 3 epochs, but bpc-fkl with max_start=20 needs 20"
+        in sentence
+    )
     (command,) = re.findall(r"run `pseudocore (.*)`", sentence)
     assert not Path("run").exists()
     assert json.loads(done(f"{command} --json").out)["num_epochs"] == 20
 
 
-def test_another_data_sets_experts_are_refused(done: Cli, refused: Refused, npz: Callable[..., str]) -> None:
+def test_another_data_sets_experts_are_refused(
+    done: Cli, refused: Refused, npz: Callable[..., str]
+) -> None:
     path = npz("mine")
     done(f"experts {path} {WORDS} --num 1 --epochs 3 --out buffer")
     sentence = refused(f"{REDUCE} --experts buffer --out run")

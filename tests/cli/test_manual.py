@@ -9,7 +9,11 @@ import pytest
 from pseudocore.cli.app import make_app
 
 MANUAL = Path(__file__).parents[2] / "docs" / "cli.md"
-COMMANDS = list(dict.fromkeys(re.findall(r"^\$ pseudocore (.*)$", MANUAL.read_text(encoding="utf-8"), re.MULTILINE)))
+COMMANDS = list(
+    dict.fromkeys(
+        re.findall(r"^\$ pseudocore (.*)$", MANUAL.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+)
 MEANT_TO_FAIL = {"reduce vbcp digits --out runs/x"}
 
 
@@ -22,7 +26,18 @@ def test_the_manual_can_be_typed(line: str) -> None:
 
 
 def test_the_manual_shows_every_verb_it_lists() -> None:
-    listed = set(re.findall(r"^pseudocore (\w+) ", MANUAL.read_text(encoding="utf-8"), re.MULTILINE))
-    assert listed >= {"demo", "methods", "data", "reduce", "evaluate", "compare", "report", "export"}
+    listed = set(
+        re.findall(r"^pseudocore (\w+) ", MANUAL.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert listed >= {
+        "demo",
+        "methods",
+        "data",
+        "reduce",
+        "evaluate",
+        "compare",
+        "report",
+        "export",
+    }
     assert listed <= set(make_app([]))
     assert listed - {"demo"} == {line.split()[0] for line in COMMANDS}

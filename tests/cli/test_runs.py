@@ -1,4 +1,6 @@
-"""RUN folders on the command line: what exists is kept, what stopped can go on, what diverged says so."""
+"""RUN folders on the command line: what exists is kept, what stopped can go on, what diverged says
+so.
+"""
 
 import errno
 import json
@@ -34,12 +36,16 @@ def _manifest() -> dict[str, Any]:
 
 def _same_coreset(one: str, other: str) -> bool:
     a, b = load_file(f"{one}/coreset.safetensors"), load_file(f"{other}/coreset.safetensors")
-    return a.keys() == b.keys() and all(a[name].numpy().tobytes() == b[name].numpy().tobytes() for name in a)
+    return a.keys() == b.keys() and all(
+        a[name].numpy().tobytes() == b[name].numpy().tobytes() for name in a
+    )
 
 
 @pytest.fixture
 def interrupted(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> str:
-    """A run of 24 steps stopped by Ctrl-C while it logs step 20, which is taken again, and what it said."""
+    """A run of 24 steps stopped by Ctrl-C while it logs step 20, which is taken again, and what it
+    said.
+    """
 
     def log(run: Run, step: int, values: dict[str, float]) -> None:
         whole(run, step, values)
@@ -55,14 +61,22 @@ def interrupted(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> s
     return str(said.err)
 
 
-def test_a_run_without_a_coreset_says_how_to_go_on(interrupted: str, refused: Refused, done: Done) -> None:
+def test_a_run_without_a_coreset_says_how_to_go_on(
+    interrupted: str, refused: Refused, done: Done
+) -> None:
     command = interrupted.rstrip("\n").partition("; go on with: ")[2]
     for verb in ("evaluate run --num-steps 2", "export run out.npz"):
-        assert refused(verb) == f"run has no coreset yet (interrupted after step 19 of 24); go on with: {command}"
+        assert (
+            refused(verb)
+            == f"run has no coreset yet (interrupted after step 19 of 24); go on with: {command}"
+        )
     manifest = _manifest()
     for changes, words in (
         ({"command": manifest["command"] + " --overwrite"}, f"go on with: {command}"),
-        ({"status": "running", "reason": ""}, f"(it is still running, or was killed); go on with: {command}"),
+        (
+            {"status": "running", "reason": ""},
+            f"(it is still running, or was killed); go on with: {command}",
+        ),
         ({"command": ""}, "go on with: the command that made it, and --resume"),
         ({"command": "pseudocore 'reduce"}, "go on with: the command that made it, and --resume"),
     ):
@@ -109,7 +123,9 @@ def test_a_run_with_another_configuration_is_not_resumed(refused: Refused, done:
     assert _contents("run") == before
 
 
-def test_an_interrupted_run_tells_how_to_go_on_and_ends_as_if_never_stopped(interrupted: str, done: Done) -> None:
+def test_an_interrupted_run_tells_how_to_go_on_and_ends_as_if_never_stopped(
+    interrupted: str, done: Done
+) -> None:
     words, command = interrupted.rstrip("\n").split("; go on with: ")
     assert words == "interrupted after step 19 of 24"
     assert command == f"pseudocore {LONGER} --resume"
@@ -122,7 +138,9 @@ def test_an_interrupted_run_tells_how_to_go_on_and_ends_as_if_never_stopped(inte
     assert Path("run/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
 
 
-def test_the_way_to_go_on_after_overwrite_does_not_overwrite(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_way_to_go_on_after_overwrite_does_not_overwrite(
+    cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pseudocore.api.run_reduction", _stopped)
     said = cli(f"{REDUCE} --overwrite")
     assert said.code == 130
@@ -146,14 +164,25 @@ def _stopped(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_run_that_is_not_finished_has_nothing_to_evaluate(interrupted: str, refused: Refused) -> None:
+def test_a_run_that_is_not_finished_has_nothing_to_evaluate(
+    interrupted: str, refused: Refused
+) -> None:
     assert "no coreset yet" in refused("evaluate run")
     assert "no coreset yet" in refused("export run x.npz")
     assert "has been evaluated yet" in refused("compare run")
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: data[:-1] + bytes([data[-1] ^ 1])])
-def test_a_damaged_checkpoint_is_refused_and_left_in_place(interrupted: str, refused: Refused, damage: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_and_left_in_place(
+    interrupted: str, refused: Refused, damage: Callable[[bytes], bytes]
+) -> None:
     file = Path("run/checkpoint.safetensors")
     file.write_bytes(damaged := damage(file.read_bytes()))
     sentence = refused(f"{LONGER} --resume")
@@ -175,9 +204,18 @@ def test_a_run_goes_on_with_the_data_it_was_begun_on(
 
 @pytest.mark.parametrize(
     "entry",
-    [{"seconds": "long"}, {"points": [1]}, {"cost": {"reduce": 3}}, {"cost": 3}, {"seconds": None}, {"points": 10, "num_steps": None}],
+    [
+        {"seconds": "long"},
+        {"points": [1]},
+        {"cost": {"reduce": 3}},
+        {"cost": 3},
+        {"seconds": None},
+        {"points": 10, "num_steps": None},
+    ],
 )
-def test_a_finished_run_with_an_edited_manifest_is_a_sentence(refused: Refused, done: Done, cli: Done, entry: dict[str, Any]) -> None:
+def test_a_finished_run_with_an_edited_manifest_is_a_sentence(
+    refused: Refused, done: Done, cli: Done, entry: dict[str, Any]
+) -> None:
     done(REDUCE)
     Path("run/manifest.json").write_text(json.dumps(_manifest() | entry))
     said = cli(f"{REDUCE} --resume")
@@ -186,9 +224,17 @@ def test_a_finished_run_with_an_edited_manifest_is_a_sentence(refused: Refused, 
 
 
 @pytest.mark.parametrize(
-    "entry", [{"resumed": None}, {"seconds": "long"}, {"cost": {"reduce": {"seconds": 1}}}, {"experts": {"num_experts": "2"}}]
+    "entry",
+    [
+        {"resumed": None},
+        {"seconds": "long"},
+        {"cost": {"reduce": {"seconds": 1}}},
+        {"experts": {"num_experts": "2"}},
+    ],
 )
-def test_an_interrupted_run_with_an_edited_manifest_is_a_sentence(interrupted: str, refused: Refused, entry: dict[str, Any]) -> None:
+def test_an_interrupted_run_with_an_edited_manifest_is_a_sentence(
+    interrupted: str, refused: Refused, entry: dict[str, Any]
+) -> None:
     Path("run/manifest.json").write_text(json.dumps(_manifest() | entry))
     before = _contents("run")
     assert "run/manifest.json is damaged" in refused(f"{LONGER} --resume")
@@ -203,8 +249,12 @@ def test_two_writers_cannot_share_a_run(refused: Refused) -> None:
 
 def test_a_folder_under_a_file_cannot_be_written(refused: Refused) -> None:
     Path("file").write_text("x")
-    assert "cannot write file/run: not a directory" in refused(REDUCE.replace("--out run", "--out file/run"))
-    assert "file is a file; a run needs a folder" in refused(REDUCE.replace("--out run", "--out file"))
+    assert "cannot write file/run: not a directory" in refused(
+        REDUCE.replace("--out run", "--out file/run")
+    )
+    assert "file is a file; a run needs a folder" in refused(
+        REDUCE.replace("--out run", "--out file")
+    )
     assert Path("file").read_text() == "x"
 
 
@@ -245,14 +295,20 @@ def test_a_diverging_run_keeps_its_last_good_coreset(cli: Callable[[str], Any], 
     assert warning in done("compare run").err
 
 
-def test_the_next_command_names_a_network_from_outside(done: Done, own_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_command_names_a_network_from_outside(
+    done: Done, own_world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which `evaluate` does not run on a file's word."""
     layers = "nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, num_classes)"
-    Path("nets_here.py").write_text(f"from torch import nn\n\n\ndef small(num_classes):\n    return nn.Sequential({layers})\n")
+    Path("nets_here.py").write_text(
+        f"from torch import nn\n\n\ndef small(num_classes):\n    return nn.Sequential({layers})\n"
+    )
     monkeypatch.syspath_prepend(str(own_world))
     said = done("reduce uniform digits --ipc 1 --model nets_here:small --out run")
     assert said.out.endswith("next: pseudocore evaluate run --model nets_here:small\n")
-    done(said.out.split("next: pseudocore ")[1].strip() + " --inference sgd --num-steps 2 --seeds 1")
+    done(
+        said.out.split("next: pseudocore ")[1].strip() + " --inference sgd --num-steps 2 --seeds 1"
+    )
 
 
 def test_the_recorded_command_makes_the_same_coreset_again(done: Done) -> None:
@@ -270,7 +326,9 @@ def test_a_share_of_the_data_becomes_points_per_class(done: Done, refused: Refus
     assert "30 points" in said.out  # 0.02 · 1437 / 10 = 2.9
     assert tomllib.loads(Path("run/config.toml").read_text())["options"]["per_class"] == 3
     assert "10 points" in done("reduce uniform digits --fraction 0.0035 --out least").out  # .503
-    assert "less than one for each of 10 classes; 0.007 would be" in refused("reduce uniform digits --fraction 0.0001 --out less")
+    assert "less than one for each of 10 classes; 0.007 would be" in refused(
+        "reduce uniform digits --fraction 0.0001 --out less"
+    )
     assert not Path("less").exists()
 
 

@@ -16,26 +16,26 @@ QUICK = "--model mlp --width 8 --pretrain-epochs 1"
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PSEUDOCORE_CACHE", str(tmp_path / "shelf"))
     return tmp_path / "shelf"
 
 
-def test_selectors_share_one_network(done: Done, shelf: Path) -> None:
+def test_selectors_share_one_network(done: Done, cache: Path) -> None:
     done(f"reduce craig digits --ipc 2 {QUICK} --out a")
-    (kept,) = shelf.glob("*.safetensors")
+    (kept,) = cache.glob("*.safetensors")
     written = kept.stat().st_mtime_ns
     for name in ("lcmat-s", "entropy", "forgetting", "glister-val"):
         done(f"reduce {name} digits --ipc 1 {QUICK} --out {name}")
-    assert [file.stat().st_mtime_ns for file in shelf.glob("*.safetensors")] == [written]
+    assert [file.stat().st_mtime_ns for file in cache.glob("*.safetensors")] == [written]
     done(f"reduce entropy digits --ipc 1 {QUICK} --seed 1 --out b")
-    assert len(list(shelf.glob("*.safetensors"))) == 2
+    assert len(list(cache.glob("*.safetensors"))) == 2
 
 
-def test_what_came_off_the_shelf_is_what_was_put_there(done: Done, shelf: Path) -> None:
+def test_what_came_off_the_shelf_is_what_was_put_there(done: Done, cache: Path) -> None:
     done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out first")
     done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out second")
-    for file in shelf.glob("*.safetensors"):
+    for file in cache.glob("*.safetensors"):
         file.write_bytes(b"damaged")
     done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out third")
     first, *others = (pseudocore.load(name).indices for name in ("first", "second", "third"))
@@ -58,21 +58,34 @@ def test_all_classes_together(done: Done) -> None:
 
 
 def test_more_than_a_class_has_is_refused(refused: Refused, npz: Callable[..., str]) -> None:
-    assert "11 points per class were asked for" in refused(f"reduce lcmat-s {npz('small')} --ipc 11 {QUICK} --out run")
-    assert "leaves none of them to validate on" in refused(f"reduce glister-val {npz('small')} --ipc 10 {QUICK} --out run")
+    assert "11 points per class were asked for" in refused(
+        f"reduce lcmat-s {npz('small')} --ipc 11 {QUICK} --out run"
+    )
+    assert "leaves none of them to validate on" in refused(
+        f"reduce glister-val {npz('small')} --ipc 10 {QUICK} --out run"
+    )
 
 
 def test_a_network_that_diverges_is_refused(refused: Refused) -> None:
-    sentence = refused(f"reduce craig digits --ipc 1 {QUICK} --pretrain-optimiser sgd --pretrain-step-size 1e30 --out run")
+    sentence = refused(
+        f"reduce craig digits --ipc 1 {QUICK} --pretrain-optimiser sgd --pretrain-step-size 1e30 --out run"
+    )
     assert "diverged in pre-training; a smaller --pretrain-step-size usually helps" in sentence
 
 
 def test_the_best_moment_is_printed_beside_the_last(done: Done) -> None:
     done("reduce uniform digits --ipc 1 --model mlp --width 8 --out run")
-    said = done("evaluate run --inference sgd --num-steps 6 --num-moments 3 --seeds 1 --published").out
+    said = done(
+        "evaluate run --inference sgd --num-steps 6 --num-moments 3 --seeds 1 --published"
+    ).out
     assert "published_accuracy" in said
 
 
-def test_margin_needs_something_to_decide_between(refused: Refused, npz: Callable[..., str]) -> None:
+def test_margin_needs_something_to_decide_between(
+    refused: Refused, npz: Callable[..., str]
+) -> None:
     data = npz("one", train_y=np.zeros(40, int), test_y=np.zeros(20, int))
-    assert refused(f"reduce margin {data} --ipc 1 --model linear --out run") == "margin needs two classes or more to decide between"
+    assert (
+        refused(f"reduce margin {data} --ipc 1 --model linear --out run")
+        == "margin needs two classes or more to decide between"
+    )

@@ -1,4 +1,6 @@
-"""Runs that are stopped from outside, in processes of their own: they go on where they stopped, to the same last bit."""
+"""Runs that are stopped from outside, in processes of their own: they go on where they stopped, to
+the same last bit.
+"""
 
 import json
 import resource
@@ -25,13 +27,25 @@ CHECKPOINT = Path("run/checkpoint.safetensors")
 
 
 def _start(line: str, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen([*PROGRAM, *shlex.split(line)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen(
+        [*PROGRAM, *shlex.split(line)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
 
 
-def _stop_at_next_checkpoint(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str, str]:
+def _stop_at_next_checkpoint(
+    process: subprocess.Popen[str], number: signal.Signals
+) -> tuple[int, str, str]:
     before = CHECKPOINT.stat().st_mtime_ns if CHECKPOINT.exists() else 0
     until = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < until and (not CHECKPOINT.exists() or CHECKPOINT.stat().st_mtime_ns == before):
+    while (
+        process.poll() is None
+        and time.monotonic() < until
+        and (not CHECKPOINT.exists() or CHECKPOINT.stat().st_mtime_ns == before)
+    ):
         time.sleep(0.005)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -47,7 +61,10 @@ def _check_against_uninterrupted(done: Done) -> None:
     assert not CHECKPOINT.exists()
     done(REDUCE.replace("--out run", "--out whole"))
     one, other = (load_file(f"{run}/coreset.safetensors") for run in ("run", "whole"))
-    assert all(one[name].numpy().tobytes() == other[name].numpy().tobytes() for name in ("x", "y", "weight"))
+    assert all(
+        one[name].numpy().tobytes() == other[name].numpy().tobytes()
+        for name in ("x", "y", "weight")
+    )
     assert Path("run/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
 
 
@@ -64,14 +81,21 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(done: Done) -> None:
 
 
 def _try_on_a_full_disk(line: str) -> None:
-    """A limit on file size stands for it: a real refusal by the operating system, in the middle of a run."""
+    """A limit on file size stands for it: a real refusal by the operating system, in the middle of
+    a run.
+    """
     saved = CHECKPOINT.read_bytes()
-    process = _start(line, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (len(saved) // 2, -1)))
+    process = _start(
+        line, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (len(saved) // 2, -1))
+    )
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
     resuming, refusal = err.splitlines()
     assert resuming.startswith("resuming at step ")
-    assert refusal == "pseudocore: cannot write run/checkpoint.safetensors: file too large; what was saved before is intact"
+    assert (
+        refusal
+        == "pseudocore: cannot write run/checkpoint.safetensors: file too large; what was saved before is intact"
+    )
     assert CHECKPOINT.read_bytes() == saved
 
 
@@ -86,7 +110,11 @@ def test_a_polite_stop_works_in_the_background_where_ctrl_c_is_ignored() -> None
 def test_a_polite_stop_of_any_verb_ends_like_ctrl_c() -> None:
     process = _start("testbed --num-steps 1000000")
     until = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < until and not _catches(process, signal.SIGTERM):
+    while (
+        process.poll() is None
+        and time.monotonic() < until
+        and not _catches(process, signal.SIGTERM)
+    ):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
@@ -94,14 +122,23 @@ def test_a_polite_stop_of_any_verb_ends_like_ctrl_c() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_while_libraries_are_loaded_a_stop_is_neither_lost_nor_an_exception(number: signal.Signals) -> None:
-    """An exception may be taken by whatever is being loaded for its own, and come out as another exit code, or not at all."""
+def test_while_libraries_are_loaded_a_stop_is_neither_lost_nor_an_exception(
+    number: signal.Signals,
+) -> None:
+    """An exception may be taken by whatever is being loaded for its own, and come out as another
+    exit code, or not at all.
+    """
     lines = (
-        "import os, signal, sys", "from pseudocore.cli.stopping import stop_at_once", "before = signal.getsignal(signal.SIGINT)",
+        "import os, signal, sys", "from pseudocore.cli.signals import stop_at_once", "before = signal.getsignal(signal.SIGINT)",
         "with stop_at_once():", "    pass", "assert signal.getsignal(signal.SIGINT) is before", "with stop_at_once():", "    try:",
         "        os.kill(os.getpid(), int(sys.argv[1]))", "    except BaseException:", "        pass", "print('went on')",
     )  # fmt: skip
-    said = subprocess.run([sys.executable, "-c", "\n".join(lines), str(int(number))], capture_output=True, text=True, timeout=60)
+    said = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines), str(int(number))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (said.returncode, said.stdout, said.stderr) == (130, "", "interrupted\n")
 
 

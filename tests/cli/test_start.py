@@ -16,25 +16,44 @@ from typing import Any, TextIO
 import pytest
 
 from pseudocore import __version__
+from pseudocore.assembly import Setup
 from pseudocore.cli.main import _has_company, main
 from pseudocore.core.config import options
 from pseudocore.core.registry import inferences, methods
-from pseudocore.setup import Setup
 
 Done = Callable[[str], Any]
 
 PROGRAM = [sys.executable, "-m", "pseudocore"]
-VERBS = ["demo", "methods", "data", "data list", "data info", "data import", "reduce", "evaluate", "compare", "report", "export"]
+VERBS = [
+    "demo",
+    "methods",
+    "data",
+    "data list",
+    "data info",
+    "data import",
+    "reduce",
+    "evaluate",
+    "compare",
+    "report",
+    "export",
+]
 
 
 def _loaded(code: str) -> set[str]:
-    listed = subprocess.run([sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"], check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return set(listed.stdout.split())
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     loaded = _loaded("import pseudocore")
-    assert loaded.isdisjoint({"torch", "numpy", "rich", "cyclopts", "safetensors", "socket", "ssl", "http.client"})
+    assert loaded.isdisjoint(
+        {"torch", "numpy", "rich", "cyclopts", "safetensors", "socket", "ssl", "http.client"}
+    )
 
 
 def test_the_entry_point_can_be_interrupted_before_torch_is_loaded() -> None:
@@ -48,12 +67,19 @@ def test_help_opens_no_connection_and_is_quick() -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "reduce" in said.stdout
     assert said.stderr == ""
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3.5  # of one processor; most of it is torch's
+    assert (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3.5
+    )  # of one processor; most of it is torch's
 
 
 @pytest.mark.parametrize(
     ("told", "company", "spins"),
-    [(None, True, "1000"), (None, False, None), ("OMP_WAIT_POLICY", True, None), ("GOMP_SPINCOUNT", True, "7")],
+    [
+        (None, True, "1000"),
+        (None, False, None),
+        ("OMP_WAIT_POLICY", True, None),
+        ("GOMP_SPINCOUNT", True, "7"),
+    ],
 )
 def test_waiting_threads_give_up_their_core_beside_other_programs(
     done: Done, monkeypatch: pytest.MonkeyPatch, told: str | None, company: bool, spins: str | None
@@ -67,7 +93,9 @@ def test_waiting_threads_give_up_their_core_beside_other_programs(
     assert os.environ.get("GOMP_SPINCOUNT") == spins
 
 
-@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux alone says how many programs run")
+@pytest.mark.skipif(
+    not Path("/proc/stat").exists(), reason="Linux alone says how many programs run"
+)
 def test_company_is_noticed() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:
@@ -91,7 +119,12 @@ def test_without_a_verb_help_is_shown(done: Done, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", [*VERBS, *(f"reduce {entry.name}" for entry in methods), *(f"evaluate --inference {e.name}" for e in inferences)]
+    "verb",
+    [
+        *VERBS,
+        *(f"reduce {entry.name}" for entry in methods),
+        *(f"evaluate --inference {e.name}" for e in inferences),
+    ],
 )
 def test_every_verb_explains_itself(done: Done, verb: str) -> None:
     said = done(f"{verb} --help")
@@ -105,7 +138,9 @@ def _plain(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in methods])
-def test_help_names_every_field_with_its_meaning(done: Done, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_names_every_field_with_its_meaning(
+    done: Done, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     text = _plain(done(f"reduce {name} --help").out)
     for option in (*options(methods[name].make), *options(Setup)):
@@ -115,7 +150,18 @@ def test_help_names_every_field_with_its_meaning(done: Done, name: str, monkeypa
         assert flag in text
         assert option.help
         assert " ".join(option.help.split()) in text
-    for own in ("out", "seed", "fraction", "preset", "resume", "overwrite", "checkpoint-every", "device", "compile", "json"):
+    for own in (
+        "out",
+        "seed",
+        "fraction",
+        "preset",
+        "resume",
+        "overwrite",
+        "checkpoint-every",
+        "device",
+        "compile",
+        "json",
+    ):
         assert f"--{own}" in text
 
 
@@ -160,7 +206,9 @@ def test_a_bar_is_drawn_on_a_terminal_without_colour_if_asked() -> None:
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    process = subprocess.run([*PROGRAM, "methods", "--json"], stdout=writing, stderr=subprocess.PIPE, text=True)
+    process = subprocess.run(
+        [*PROGRAM, "methods", "--json"], stdout=writing, stderr=subprocess.PIPE, text=True
+    )
     os.close(writing)
     assert process.stderr == ""
     assert process.returncode == 1
@@ -176,13 +224,23 @@ def _with_output(stream: TextIO, words: list[str], monkeypatch: pytest.MonkeyPat
 
 def test_a_terminal_without_our_signs_gets_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
-    assert _with_output(io.TextIOWrapper(written, encoding="ascii"), ["evaluate", "--help"], monkeypatch) == 0
+    assert (
+        _with_output(
+            io.TextIOWrapper(written, encoding="ascii"), ["evaluate", "--help"], monkeypatch
+        )
+        == 0
+    )
     assert b"mean ? sd" in b" ".join(written.getvalue().split())
 
 
-def test_a_full_standard_output_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_standard_output_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     full = open("/dev/full", "w")  # noqa: SIM115  (closing it fails too)
     assert _with_output(full, ["methods"], monkeypatch) == 2
-    assert capsys.readouterr().err == "pseudocore: the operating system refused: [Errno 28] No space left on device\n"
+    assert (
+        capsys.readouterr().err
+        == "pseudocore: the operating system refused: [Errno 28] No space left on device\n"
+    )
     with contextlib.suppress(OSError):
         full.close()

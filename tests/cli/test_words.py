@@ -1,4 +1,6 @@
-"""What is typed wrong is answered in one sentence that says what would work, and nothing is written."""
+"""What is typed wrong is answered in one sentence that says what would work, and nothing is
+written.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,24 +15,50 @@ REDUCE = "reduce vbpc digits --out run"
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("reduc vbpc digits", ["unknown command 'reduc'", "did you mean 'reduce'", "demo, methods, data", "compare, report, export;"]),
-        ("frobnicate", ["unknown command 'frobnicate'", "compare, report, export (see pseudocore --help)"]),
+        (
+            "reduc vbpc digits",
+            [
+                "unknown command 'reduc'",
+                "did you mean 'reduce'",
+                "demo, methods, data",
+                "compare, report, export;",
+            ],
+        ),
+        (
+            "frobnicate",
+            ["unknown command 'frobnicate'", "compare, report, export (see pseudocore --help)"],
+        ),
         ("reduce vbcp digits --out run", ["unknown method 'vbcp'", "did you mean 'vbpc'", "frepo"]),
         ("reduce digits vbpc --out run", ["unknown method 'digits'", "vbpc"]),
         ("reduce --out run", ["name the method first", "reduce METHOD DATA --out RUN", "vbpc"]),
         ("reduce vbpc --out run", ["name the data set", "data list"]),
         ("reduce vbpc digits", ["--out is missing", "reduce vbpc --help"]),
         ("reduce vbpc digit --out run", ["unknown data set 'digit'", "did you mean 'digits'"]),
-        ("reduce vbpc cifar10 --out run", ["no cifar10 here", "cifar-10-binary.tar.gz", "home/pseudocore"]),
+        (
+            "reduce vbpc cifar10 --out run",
+            ["no cifar10 here", "cifar-10-binary.tar.gz", "home/pseudocore"],
+        ),
         (f"{REDUCE} --imagelr 3", ["--imagelr", "did you mean '--image-lr'?"]),
         (f"{REDUCE} extra", ["'extra'"]),
         (f"{REDUCE} --ipc", ["--ipc needs a value"]),
         (f"{REDUCE} --ipc 1 --ipc 2", ["--ipc", "multiple times"]),
-        (f"{REDUCE} --model convnet-wid", ["unknown model 'convnet-wid'", "did you mean 'convnet-wide'", "mlp"]),
-        (f"{REDUCE} --preset vbpc2025/cifar10-ipc9", ["unknown preset", "did you mean 'vbpc2025/cifar10-ipc1", ".toml"]),
-        (f"{REDUCE} --augment flop", ["unknown augmentation 'flop'", "did you mean 'flip'", "rotate"]),
+        (
+            f"{REDUCE} --model convnet-wid",
+            ["unknown model 'convnet-wid'", "did you mean 'convnet-wide'", "mlp"],
+        ),
+        (
+            f"{REDUCE} --preset vbpc2025/cifar10-ipc9",
+            ["unknown preset", "did you mean 'vbpc2025/cifar10-ipc1", ".toml"],
+        ),
+        (
+            f"{REDUCE} --augment flop",
+            ["unknown augmentation 'flop'", "did you mean 'flip'", "rotate"],
+        ),
         ("evaluate", ["RUN is missing"]),
-        ("evaluate run --inference last-layer-v", ["unknown inference 'last-layer-v'", "did you mean 'last-layer-vi'", "sgd"]),
+        (
+            "evaluate run --inference last-layer-v",
+            ["unknown inference 'last-layer-v'", "did you mean 'last-layer-vi'", "sgd"],
+        ),
         ("evaluate run --inference", ["--inference needs a value"]),
         ("evaluate run", ["there is no folder run"]),
         ("compare", ["at least one RUN"]),
@@ -45,7 +73,9 @@ REDUCE = "reduce vbpc digits --out run"
         ("data import nope.npz mine", ["there is no file or folder nope.npz"]),
     ],
 )
-def test_a_wrong_name_is_answered_with_the_right_ones(refused: Refused, own_world: Path, line: str, words: list[str]) -> None:
+def test_a_wrong_name_is_answered_with_the_right_ones(
+    refused: Refused, own_world: Path, line: str, words: list[str]
+) -> None:
     sentence = refused(line)
     for word in words:
         assert word in sentence
@@ -63,7 +93,9 @@ def test_a_wrong_name_is_answered_with_the_right_ones(refused: Refused, own_worl
         ("reduce BPC-FKL digits --out run", "did you mean 'bpc-fkl'?"),
     ],
 )
-def test_what_is_offered_instead_is_like_what_was_typed(refused: Refused, line: str, words: str) -> None:
+def test_what_is_offered_instead_is_like_what_was_typed(
+    refused: Refused, line: str, words: str
+) -> None:
     assert words in refused(line)
 
 
@@ -79,8 +111,13 @@ def test_an_unknown_preset_is_not_answered_with_all_there_are(refused: Refused) 
     assert "more?" in sentence
 
 
-@pytest.mark.parametrize(("sizes", "words"), [("--size 0", 'invalid value "0" for --size'), ("--size 5 --size 0", 'invalid value "5, 0"')])
-def test_a_wrong_value_of_several_is_shown_as_typed(refused: Refused, sizes: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [("--size 0", 'invalid value "0" for --size'), ("--size 5 --size 0", 'invalid value "5, 0"')],
+)
+def test_a_wrong_value_of_several_is_shown_as_typed(
+    refused: Refused, sizes: str, words: str
+) -> None:
     assert words in refused(f"testbed {sizes}")
 
 
@@ -101,8 +138,14 @@ def test_a_wrong_value_of_several_is_shown_as_typed(refused: Refused, sizes: str
         ("--fraction 1", ["144 points per class", "at most 139"]),
         ("--image-lr abc", ["--image-lr", '"abc"', "float"]),
         ("--image-lr nan", ["image_lr = nan must be a finite number"]),
-        ("--image-lr -1 --batch-size 0", ["image_lr = -1.0 must be above 0", "batch_size = 0 must be at least 1"]),
-        ("--image-lr -1 --width 0", ["vbpc: image_lr = -1.0 must be above 0", "setup: width = 0 must be at least 1"]),
+        (
+            "--image-lr -1 --batch-size 0",
+            ["image_lr = -1.0 must be above 0", "batch_size = 0 must be at least 1"],
+        ),
+        (
+            "--image-lr -1 --width 0",
+            ["vbpc: image_lr = -1.0 must be above 0", "setup: width = 0 must be at least 1"],
+        ),
         ("--initial reel", ['"reel"', '"real", "mix", "noise"']),
         ("--norm None", ['"None"', '"instance", "batch", "none"']),
         ("--siamese=maybe", ["--siamese", '"maybe"']),
@@ -116,14 +159,18 @@ def test_a_wrong_value_of_several_is_shown_as_typed(refused: Refused, sizes: str
         ("--resume --overwrite", ["--resume and --overwrite exclude each other"]),
     ],
 )
-def test_a_wrong_value_names_its_flag_and_leaves_no_run_behind(refused: Refused, own_world: Path, flags: str, words: list[str]) -> None:
+def test_a_wrong_value_names_its_flag_and_leaves_no_run_behind(
+    refused: Refused, own_world: Path, flags: str, words: list[str]
+) -> None:
     sentence = refused(f"{REDUCE} {flags}")
     for word in words:
         assert word in sentence
     assert not list(own_world.iterdir())
 
 
-def test_a_gpu_that_is_not_there_is_refused(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there_is_refused(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert "no CUDA device" in refused(f"{REDUCE} --device cuda")
     assert "use cpu or auto" in refused(f"{REDUCE} --device cuda")
@@ -144,16 +191,22 @@ def test_augmentation_needs_images(refused: Refused) -> None:
 
 
 @pytest.mark.parametrize("seeds", ["0", "-1", "two"])
-def test_evaluate_needs_at_least_one_network(done: Callable[[str], object], refused: Refused, seeds: str) -> None:
+def test_evaluate_needs_at_least_one_network(
+    done: Callable[[str], object], refused: Refused, seeds: str
+) -> None:
     done("reduce uniform digits --out run --ipc 1")
     assert "--seeds" in refused(f"evaluate run --seeds {seeds}")
 
 
 def test_more_memory_than_there_is_is_a_sentence(refused: Refused) -> None:
-    assert "not enough memory" in refused(f"{REDUCE} --model mlp --num-steps 1 --batch-size 4000000000000000000")
+    assert "not enough memory" in refused(
+        f"{REDUCE} --model mlp --num-steps 1 --batch-size 4000000000000000000"
+    )
 
 
-def test_brackets_and_colons_in_names_are_printed_as_they_are(refused: Refused, done: Callable[[str], object]) -> None:
+def test_brackets_and_colons_in_names_are_printed_as_they_are(
+    refused: Refused, done: Callable[[str], object]
+) -> None:
     assert "'[bold]x[/bold]:smile:'" in refused("reduce '[bold]x[/bold]:smile:' digits --out run")
     said = done("reduce uniform digits --out 'run [red] :smile:' --ipc 1")
     assert "10 points in run [red] :smile: after" in said.out  # type: ignore[attr-defined]

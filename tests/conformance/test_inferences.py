@@ -13,26 +13,38 @@ from torch import Tensor
 
 from pseudocore import api
 from pseudocore.core import config
-from pseudocore.core.compile import Stepper
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.runtime.steps import StepRunner
 from pseudocore.store import toml
 
 MakeProblem = Callable[..., Problem]
 
-TINY = {"num_steps": 5, "num_members": 2, "batch_size": 64, "num_draws": 3, "num_burn": 2, "num_leapfrog": 2, "num_inner": 2}
+TINY = {
+    "num_steps": 5,
+    "num_members": 2,
+    "batch_size": 64,
+    "num_draws": 3,
+    "num_burn": 2,
+    "num_leapfrog": 2,
+    "num_inner": 2,
+}
 """For whichever of these an inference has."""
 
-every_inference = pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in inferences])
+every_inference = pytest.mark.parametrize(
+    "entry", [pytest.param(entry, id=entry.name) for entry in inferences]
+)
 every_kind_of_label = pytest.mark.parametrize("kind", ["labels", "probabilities", "outputs"])
 
 
 def tiny(entry: Entry, **changes: Any) -> Any:
     fields = {option.name for option in config.options(entry.make)}
-    return config.build(entry.make, {name: value for name, value in {**TINY, **changes}.items() if name in fields})
+    return config.build(
+        entry.make, {name: value for name, value in {**TINY, **changes}.items() if name in fields}
+    )
 
 
 def coreset(problem: Problem, kind: str = "labels", weighted: bool = False) -> Coreset:
@@ -41,11 +53,17 @@ def coreset(problem: Problem, kind: str = "labels", weighted: bool = False) -> C
     one_hot = torch.eye(problem.num_classes)[labels]
     y = {"labels": labels, "probabilities": 0.9 * one_hot + 0.01, "outputs": one_hot - 0.1}[kind]
     weight = 0.1 + 2 * Rng(0).uniform(len(x)) if weighted else torch.ones(len(x))
-    provenance = {"posterior": {"logit_scale": 5.0, "prior_variance": 0.02, "ridge": 0.05}} if kind == "outputs" else {}
+    provenance = (
+        {"posterior": {"logit_scale": 5.0, "prior_variance": 0.02, "ridge": 0.05}}
+        if kind == "outputs"
+        else {}
+    )
     return Coreset(x, y, weight, provenance=provenance)
 
 
-def predict(entry: Entry, problem: Problem, points: Coreset, seed: int = 0, **changes: Any) -> Tensor:
+def predict(
+    entry: Entry, problem: Problem, points: Coreset, seed: int = 0, **changes: Any
+) -> Tensor:
     log_probs: Tensor = tiny(entry, **changes).fit(problem, points, Rng(seed))(problem.data.test.x)
     return log_probs
 
@@ -54,7 +72,9 @@ def predict(entry: Entry, problem: Problem, points: Coreset, seed: int = 0, **ch
 @every_kind_of_label
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_predictions_are_log_probabilities(entry: Entry, make_problem: MakeProblem, kind: str, weighted: bool, dtype: torch.dtype) -> None:
+def test_predictions_are_log_probabilities(
+    entry: Entry, make_problem: MakeProblem, kind: str, weighted: bool, dtype: torch.dtype
+) -> None:
     problem = make_problem(dtype=dtype)
     log_probs = predict(entry, problem, coreset(problem, kind, weighted))
     assert log_probs.shape == (len(problem.data.test.y), problem.num_classes)
@@ -66,7 +86,10 @@ def test_predictions_are_log_probabilities(entry: Entry, make_problem: MakeProbl
 
 @every_inference
 def test_one_seed_one_prediction(
-    entry: Entry, problem: Problem, scramble: Callable[[int], None], global_state: Callable[[], list[Any]]
+    entry: Entry,
+    problem: Problem,
+    scramble: Callable[[int], None],
+    global_state: Callable[[], list[Any]],
 ) -> None:
     scramble(1)
     before = global_state()
@@ -79,8 +102,12 @@ def test_one_seed_one_prediction(
 
 @every_inference
 @every_kind_of_label
-def test_its_steps_can_be_captured(entry: Entry, problem: Problem, kind: str, replayed: Callable[[], int]) -> None:
-    """Those it hands to a `Stepper`: on a GPU they become a graph, here they are taken as that takes them."""
+def test_its_steps_can_be_captured(
+    entry: Entry, problem: Problem, kind: str, replayed: Callable[[], int]
+) -> None:
+    """Those it hands to a `StepRunner`: on a GPU they become a graph, here they are taken as that
+    takes them.
+    """
     plain = predict(entry, problem, coreset(problem, kind))
     replayed()
     assert torch.equal(predict(entry, problem, coreset(problem, kind)), plain)
@@ -91,26 +118,34 @@ def test_its_steps_can_be_captured(entry: Entry, problem: Problem, kind: str, re
 @every_kind_of_label
 @pytest.mark.parametrize("batch_size", [64, 8])
 def test_on_a_gpu_its_steps_are_captured(
-    entry: Entry, make_problem: MakeProblem, kind: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
+    entry: Entry,
+    make_problem: MakeProblem,
+    kind: str,
+    batch_size: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All thirty points in every step, or batches of them."""
     problem, steppers = make_problem(device="cuda"), []
-    prepare = Stepper.__init__
+    prepare = StepRunner.__init__
 
-    def watched(stepper: Stepper, *words: Any, **more: Any) -> None:
+    def watched(stepper: StepRunner, *words: Any, **more: Any) -> None:
         steppers.append(stepper)
         prepare(stepper, *words, **more)
 
-    monkeypatch.setattr(Stepper, "__init__", watched)
+    monkeypatch.setattr(StepRunner, "__init__", watched)
     log_probs = predict(entry, problem, coreset(problem, kind), batch_size=batch_size)
     assert [stepper.note for stepper in steppers] == [""] * len(steppers)
     assert log_probs.logsumexp(1).abs().max() < 1e-5
-    assert torch.equal(predict(entry, problem, coreset(problem, kind), batch_size=batch_size), log_probs)
+    assert torch.equal(
+        predict(entry, problem, coreset(problem, kind), batch_size=batch_size), log_probs
+    )
 
 
 @every_inference
 def test_weights_count(entry: Entry, problem: Problem) -> None:
-    plain, weighted = (predict(entry, problem, coreset(problem, weighted=weighted)) for weighted in (False, True))
+    plain, weighted = (
+        predict(entry, problem, coreset(problem, weighted=weighted)) for weighted in (False, True)
+    )
     assert (plain - weighted).abs().max() > 1e-4
 
 
@@ -123,8 +158,12 @@ def test_labels_count(entry: Entry, problem: Problem) -> None:
 
 @every_inference
 @pytest.mark.parametrize("norm", ["instance", "batch", "none"])
-def test_a_prediction_does_not_depend_on_the_others_in_its_batch(entry: Entry, make_problem: MakeProblem, norm: str) -> None:
-    """A batch-norm network must normalise a test point by the coreset, never by its neighbours in the test set."""
+def test_a_prediction_does_not_depend_on_the_others_in_its_batch(
+    entry: Entry, make_problem: MakeProblem, norm: str
+) -> None:
+    """A batch-norm network must normalise a test point by the coreset, never by its neighbours in
+    the test set.
+    """
     problem = make_problem(norm=norm, dtype=torch.float64)
     fitted = tiny(entry).fit(problem, coreset(problem), Rng(0))
     x = problem.data.test.x
@@ -152,7 +191,9 @@ def test_predicting_twice_is_predicting_once(entry: Entry, problem: Problem) -> 
 def test_coresets_larger_than_a_batch(entry: Entry, problem: Problem) -> None:
     log_probs = predict(entry, problem, coreset(problem, weighted=True), batch_size=8)
     assert log_probs.isfinite().all()
-    assert torch.equal(log_probs, predict(entry, problem, coreset(problem, weighted=True), batch_size=8))
+    assert torch.equal(
+        log_probs, predict(entry, problem, coreset(problem, weighted=True), batch_size=8)
+    )
 
 
 @every_inference
@@ -180,7 +221,8 @@ def test_augmentation_is_followed(entry: Entry, problem: Problem) -> None:
     assert not torch.equal(plain, augmented)
 
 
-# --- on paper ---------------------------------------------------------------------------------------------------------
+# --- on paper
+# ---------------------------------------------------------------------------------------------------------
 
 
 @every_inference
@@ -190,7 +232,9 @@ def test_every_option_has_a_help(entry: Entry) -> None:
 
 @every_inference
 def test_no_option_is_taken_for_another(entry: Entry) -> None:
-    taken = set(inspect.signature(api.evaluate).parameters) | set(inspect.signature(api.infer).parameters)
+    taken = set(inspect.signature(api.evaluate).parameters) | set(
+        inspect.signature(api.infer).parameters
+    )
     assert {option.name for option in config.options(entry.make)} & taken == set()
 
 

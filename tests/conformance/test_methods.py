@@ -14,22 +14,24 @@ import torch
 from torch import Tensor
 
 from pseudocore import api
+from pseudocore.assembly import Setup
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
-from pseudocore.core.loop import run
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.core.types import Coreset, Dataset
 from pseudocore.models.dense import Linear
-from pseudocore.setup import Setup
+from pseudocore.runtime.loop import run
 from pseudocore.store import toml
-from pseudocore.store.artifact import load_coreset, save_coreset
+from pseudocore.store.coreset_file import load_coreset, save_coreset
 
 MakeProblem = Callable[..., Problem]
 
 TINY = {"per_class": 2, "num_steps": 6, "batch_size": 16, "pool_size": 3, "max_age": 3,
         "max_start": 2, "horizon": 1, "num_experts": 2, "num_inner_steps": 3, "num_draws": 2}  # fmt: skip
-"""For whichever of these a method has; with three networks of three steps each, six steps see the pool renewed."""
+"""For whichever of these a method has; with three networks of three steps each, six steps see the
+pool renewed.
+"""
 
 DETERMINISTIC = {"full", "herding", "k-center"}
 """Methods that leave nothing to chance, as they are by default."""
@@ -39,7 +41,9 @@ LOGISTIC = {"psvi"}
 
 
 @pytest.fixture
-def make_problem(make_problem: MakeProblem, data: Dataset, request: pytest.FixtureRequest) -> MakeProblem:
+def make_problem(
+    make_problem: MakeProblem, data: Dataset, request: pytest.FixtureRequest
+) -> MakeProblem:
     """The problem of all, under logistic regression for the methods that know nothing else."""
     if request.node.callspec.params["entry"].name not in LOGISTIC:
         return make_problem
@@ -48,7 +52,9 @@ def make_problem(make_problem: MakeProblem, data: Dataset, request: pytest.Fixtu
 
 
 def _every(wanted: Callable[[Entry], bool] = lambda entry: True) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in methods if wanted(entry)])
+    return pytest.mark.parametrize(
+        "entry", [pytest.param(entry, id=entry.name) for entry in methods if wanted(entry)]
+    )
 
 
 every_method = _every()
@@ -59,11 +65,15 @@ every_budgeted_method = _every(lambda entry: "per_class" in entry.make.__datacla
 
 def tiny(entry: Entry, **changes: Any) -> Any:
     fields = {option.name for option in config.options(entry.make)}
-    return config.build(entry.make, {name: value for name, value in {**TINY, **changes}.items() if name in fields})
+    return config.build(
+        entry.make, {name: value for name, value in {**TINY, **changes}.items() if name in fields}
+    )
 
 
 def reduce(entry: Entry, problem: Problem, seed: int = 0, **changes: Any) -> Coreset:
-    outcome = api.run_reduction(api.Reduction(tiny(entry, **changes), Setup(data=problem.data.name), seed), problem)
+    outcome = api.run_reduction(
+        api.Reduction(tiny(entry, **changes), Setup(data=problem.data.name), seed), problem
+    )
     assert (outcome.status, outcome.reason) == ("finished", "")
     return outcome.coreset
 
@@ -77,16 +87,21 @@ def same(one: Coreset, other: Coreset) -> bool:
     """Bit for bit, types included."""
     ours, theirs = parts(one), parts(other)
     return ours.keys() == theirs.keys() and all(
-        ours[name].dtype == theirs[name].dtype and torch.equal(ours[name], theirs[name]) for name in ours
+        ours[name].dtype == theirs[name].dtype and torch.equal(ours[name], theirs[name])
+        for name in ours
     )
 
 
-# --- chance -----------------------------------------------------------------------------------------------------------
+# --- chance
+# -----------------------------------------------------------------------------------------------------------
 
 
 @every_method
 def test_one_seed_one_coreset(
-    entry: Entry, problem: Problem, scramble: Callable[[int], None], global_state: Callable[[], list[Any]]
+    entry: Entry,
+    problem: Problem,
+    scramble: Callable[[int], None],
+    global_state: Callable[[], list[Any]],
 ) -> None:
     scramble(1)
     before = global_state()
@@ -100,11 +115,15 @@ def test_one_seed_one_coreset(
 
 @every_method
 def test_another_seed_another_coreset(entry: Entry, problem: Problem) -> None:
-    assert same(reduce(entry, problem, seed=0), reduce(entry, problem, seed=1)) == (entry.name in DETERMINISTIC)
+    assert same(reduce(entry, problem, seed=0), reduce(entry, problem, seed=1)) == (
+        entry.name in DETERMINISTIC
+    )
 
 
 @every_iterative_method
-def test_a_step_can_be_captured(entry: Entry, problem: Problem, replayed: Callable[[], int]) -> None:
+def test_a_step_can_be_captured(
+    entry: Entry, problem: Problem, replayed: Callable[[], int]
+) -> None:
     """It draws from its streams alone, the same in every step, and returns what a graph can keep."""
     plain = reduce(entry, problem)
     replayed()
@@ -115,7 +134,10 @@ def test_a_step_can_be_captured(entry: Entry, problem: Problem, replayed: Callab
 @pytest.mark.gpu
 @every_iterative_method
 def test_on_a_gpu_its_steps_are_captured(entry: Entry, make_problem: MakeProblem) -> None:
-    problem, method = make_problem(dtype=torch.float64, device="cuda"), tiny(entry)  # no ReLU for rounding to flip
+    problem, method = (
+        make_problem(dtype=torch.float64, device="cuda"),
+        tiny(entry),
+    )  # no ReLU for rounding to flip
     captured, eager = (run(method, problem, seed=0, compile=how) for how in ("auto", "off"))
     assert (captured.status, captured.note) == ("finished", "")
     for name, found in parts(captured.coreset).items():
@@ -141,7 +163,8 @@ def test_on_a_gpu_it_selects(entry: Entry, make_problem: MakeProblem) -> None:
     assert same(reduce(entry, problem), coreset)
 
 
-# --- resuming ---------------------------------------------------------------------------------------------------------
+# --- resuming
+# ---------------------------------------------------------------------------------------------------------
 
 
 class Memory:
@@ -168,21 +191,29 @@ class Log:
 
 
 @every_iterative_method
-def test_resumed_at_any_step_is_never_interrupted(entry: Entry, problem: Problem, scramble: Callable[[int], None]) -> None:
+def test_resumed_at_any_step_is_never_interrupted(
+    entry: Entry, problem: Problem, scramble: Callable[[int], None]
+) -> None:
     method, memory, log = tiny(entry), Memory(), Log()
-    whole = run(method, problem, seed=0, checkpoints=memory, checkpoint_every=1, log_every=1, on_log=log)
+    whole = run(
+        method, problem, seed=0, checkpoints=memory, checkpoint_every=1, log_every=1, on_log=log
+    )
     assert [step for step, _ in memory.saved] == list(range(1, method.num_steps + 1))
     for step, tensors in memory.saved:
         scramble(step)
         again = Log()
-        resumed = run(method, problem, seed=0, checkpoints=Memory((step, tensors)), log_every=1, on_log=again)
+        resumed = run(
+            method, problem, seed=0, checkpoints=Memory((step, tensors)), log_every=1, on_log=again
+        )
         assert same(resumed.coreset, whole.coreset)
         assert resumed.coreset.provenance == whole.coreset.provenance
         assert again.lines == {later: values for later, values in log.lines.items() if later > step}
 
 
 @every_iterative_method
-def test_interrupted_it_gives_the_work_done_and_loses_no_line(entry: Entry, problem: Problem) -> None:
+def test_interrupted_it_gives_the_work_done_and_loses_no_line(
+    entry: Entry, problem: Problem
+) -> None:
     """The interrupt comes at the worst moment: after the third step, before its line is written."""
     method, memory, log = tiny(entry), Memory(), Log()
 
@@ -208,7 +239,8 @@ def test_every_step_says_something(entry: Entry, problem: Problem) -> None:
     assert all(values and all(map(_is_number, values.values())) for values in log.lines.values())
 
 
-# --- the coreset ------------------------------------------------------------------------------------------------------
+# --- the coreset
+# ------------------------------------------------------------------------------------------------------
 
 
 @every_budgeted_method
@@ -217,12 +249,18 @@ def test_budget_and_class_balance(entry: Entry, problem: Problem, per_class: int
     coreset = reduce(entry, problem, per_class=per_class)
     assert len(coreset) == per_class * problem.num_classes
     assert coreset.x.shape[1:] == problem.data.shape
-    assert torch.bincount(coreset.labels, minlength=problem.num_classes).tolist() == [per_class] * problem.num_classes
+    assert (
+        torch.bincount(coreset.labels, minlength=problem.num_classes).tolist()
+        == [per_class] * problem.num_classes
+    )
 
 
 @every_budgeted_method
 def test_more_points_than_a_class_has_are_refused(entry: Entry, problem: Problem) -> None:
-    with pytest.raises(ConfigError, match=r"13 points per class were asked for, but class 0 of 'few-digits' has only 12"):
+    with pytest.raises(
+        ConfigError,
+        match=r"13 points per class were asked for, but class 0 of 'few-digits' has only 12",
+    ):
         reduce(entry, problem, per_class=13)
 
 
@@ -259,7 +297,8 @@ def test_a_selectors_indices_point_at_its_points(entry: Entry, problem: Problem)
     assert torch.equal(problem.inputs(coreset.x), problem.batch(coreset.indices)[0])
 
 
-# --- on paper and on disk ---------------------------------------------------------------------------------------------
+# --- on paper and on disk
+# ---------------------------------------------------------------------------------------------
 
 
 @every_method
@@ -273,7 +312,12 @@ def test_saved_and_loaded_it_is_the_same(entry: Entry, problem: Problem, tmp_pat
 
 @every_method
 def test_its_configuration_survives_toml(entry: Entry, problem: Problem) -> None:
-    reduction = api.Reduction(tiny(entry), Setup(data="digits", model="mlp", width=8), 7, {"inference": "sgd", "num_steps": 3})
+    reduction = api.Reduction(
+        tiny(entry),
+        Setup(data="digits", model="mlp", width=8),
+        7,
+        {"inference": "sgd", "num_steps": 3},
+    )
     table = toml.loads(toml.dumps(reduction.to_config()))
     assert api.Reduction.from_config(table) == reduction
     assert api.Reduction.from_config(table).to_config() == reduction.to_config()
@@ -295,7 +339,9 @@ def test_every_option_has_a_help(entry: Entry) -> None:
 @every_method
 def test_no_option_is_taken_for_another(entry: Entry) -> None:
     """`reduce` and the command line take a method's options and the setup's side by side."""
-    taken = {option.name for option in config.options(Setup)} | set(inspect.signature(api.reduce).parameters)
+    taken = {option.name for option in config.options(Setup)} | set(
+        inspect.signature(api.reduce).parameters
+    )
     assert {option.name for option in config.options(entry.make)} & taken == set()
 
 
@@ -306,7 +352,10 @@ def test_it_says_what_it_is_and_where_it_comes_from(entry: Entry) -> None:
     page = sys.modules[entry.make.__module__].__doc__ or ""
     assert len(page) > 50
     if entry.paper != "baseline":
-        author, year = re.findall(r"\w+", entry.paper)[0], re.findall(r"\b(?:19|20)\d\d\b", entry.paper)[0]
+        author, year = (
+            re.findall(r"\w+", entry.paper)[0],
+            re.findall(r"\b(?:19|20)\d\d\b", entry.paper)[0],
+        )
         assert author in page
         assert year in page
 
@@ -323,10 +372,12 @@ def test_it_is_a_value(entry: Entry) -> None:
 
 
 def fingerprint(problem: Problem) -> str:
-    """Everything a method could write to: the data, as stored and on the device, and the preprocessing."""
+    """Everything a method could write to: the data, as stored and on the device, and the
+    preprocessing.
+    """
     digest = hashlib.sha256()
     data: Dataset = problem.data
-    held = (*data.train, *data.test, problem.train_x, problem.train_y, *problem.members)
+    held = (*data.train, *data.test, problem.train_x, problem.train_y, *problem.class_indices)
     fitted = [value for value in vars(problem.preprocess).values() if isinstance(value, Tensor)]
     for tensor in (*held, *fitted):
         digest.update(f"{tensor.shape} {tensor.dtype}".encode())

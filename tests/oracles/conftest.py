@@ -1,4 +1,6 @@
-"""Shared by the oracles: small float64 problems, and derivatives that no formula of ours has a part in."""
+"""Shared by the oracles: small float64 problems, and derivatives that no formula of ours has a part
+in.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -12,7 +14,7 @@ from torch import Tensor
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
-from pseudocore.data import whiten
+from pseudocore.data import preprocessing as whiten
 from pseudocore.models.dense import MLP, Linear
 
 NUM_CLASSES, DIM = 3, 6
@@ -33,18 +35,20 @@ class MemoryShelf:
     def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.kept.append((dict(what), dict(tensors)))
 
-    def turn(self, _: Mapping[str, Any]) -> nullcontext[None]:
+    def lock(self, _: Mapping[str, Any]) -> nullcontext[None]:
         return nullcontext()
 
 
 @pytest.fixture
-def shelf() -> MemoryShelf:
+def cache() -> MemoryShelf:
     return MemoryShelf()
 
 
 @pytest.fixture(scope="session")
 def make_problem() -> MakeProblem:
-    """Three overlapping Gaussian classes of six features in float64, under logistic regression unless told."""
+    """Three overlapping Gaussian classes of six features in float64, under logistic regression
+    unless told.
+    """
 
     def make(model: Linear | MLP = Linear(), num: int = 45) -> Problem:  # noqa: B008  frozen
         rng = Rng(0)("oracle")
@@ -52,14 +56,21 @@ def make_problem() -> MakeProblem:
         centres = rng("centres").normal(NUM_CLASSES, DIM, dtype=torch.float64)
         x = centres[y] + rng("spread").normal(num, DIM, dtype=torch.float64)
         data = Dataset("gaussians", Examples(x, y), Examples(x[:9] + 0.5, y[:9]), NUM_CLASSES)
-        return Problem(data, model.build((DIM,), NUM_CLASSES), whiten.make("standard", data, dtype=torch.float64), dtype=torch.float64)
+        return Problem(
+            data,
+            model.build((DIM,), NUM_CLASSES),
+            whiten.make("standard", data, dtype=torch.float64),
+            dtype=torch.float64,
+        )
 
     return make
 
 
 @pytest.fixture(scope="session")
 def differentiate() -> Differentiate:
-    """Gradient of a scalar function entry by entry: central differences, extrapolated once (Richardson), error O(step⁴)."""
+    """Gradient of a scalar function entry by entry: central differences, extrapolated once
+    (Richardson), error O(step⁴).
+    """
 
     def gradient(function: Callable[[Tensor], float], at: Tensor) -> Tensor:
         result = np.zeros(at.numel())

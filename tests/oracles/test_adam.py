@@ -1,4 +1,6 @@
-"""parts/adam.py against torch's own Adam, and its schedule at the places where it is known."""
+"""training/optimisers.py against torch's own Adam, and its schedule at the places where it is
+known.
+"""
 
 import math
 
@@ -6,7 +8,7 @@ import pytest
 import torch
 
 from pseudocore.core.rng import Rng
-from pseudocore.parts.adam import Moments, adam, cosine, start
+from pseudocore.training.optimisers import Moments, adam, cosine, start
 
 NUM_STEPS = 20
 
@@ -14,7 +16,9 @@ NUM_STEPS = 20
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9)])
 @pytest.mark.parametrize("scale", [1.0, 1e-8])
 def test_twenty_steps_are_torchs(betas: tuple[float, float], scale: float) -> None:
-    """At gradients of the size of eps as well, where it matters on which side of the root eps is added."""
+    """At gradients of the size of eps as well, where it matters on which side of the root eps is
+    added.
+    """
     rng = Rng(0)
     ours = rng("start").normal(3, 4, dtype=torch.float64)
     theirs = torch.nn.Parameter(ours.clone())
@@ -39,7 +43,9 @@ def test_the_step_size_may_change_from_step_to_step() -> None:
         theirs.grad = gradient.clone()
         optimiser.step()
         schedule.step()
-        change, moments = adam(gradient, moments, 0.1 * cosine(torch.tensor(step, dtype=torch.float64), NUM_STEPS))
+        change, moments = adam(
+            gradient, moments, 0.1 * cosine(torch.tensor(step, dtype=torch.float64), NUM_STEPS)
+        )
         ours = ours - change
     assert (ours - theirs.detach()).abs().max() < 1e-12
 
@@ -51,7 +57,9 @@ def test_rows_may_be_at_different_steps() -> None:
     for step in range(5):
         _, old = adam(Rng(3)(step).normal(4, dtype=torch.float64), old, 0.1)
     steps = torch.stack([young.steps, old.steps])[:, None]
-    together = Moments(torch.stack([young.first, old.first]), torch.stack([young.second, old.second]), steps)
+    together = Moments(
+        torch.stack([young.first, old.first]), torch.stack([young.second, old.second]), steps
+    )
     change, after = adam(gradient, together, 0.1)
     for row, alone in enumerate((young, old)):
         expected, moments = adam(gradient[row], alone, 0.1)
@@ -74,10 +82,19 @@ def test_moments_share_no_memory() -> None:
 
 @pytest.mark.parametrize(
     ("step", "floor", "value"),
-    [(0, 0.0, 1.0), (50, 0.0, 0.5), (100, 0.0, 0.0), (25, 0.0, (2 + math.sqrt(2)) / 4), (100, 0.2, 0.2), (50, 0.2, 0.6)],
+    [
+        (0, 0.0, 1.0),
+        (50, 0.0, 0.5),
+        (100, 0.0, 0.0),
+        (25, 0.0, (2 + math.sqrt(2)) / 4),
+        (100, 0.2, 0.2),
+        (50, 0.2, 0.6),
+    ],
 )
 def test_cosine(step: int, floor: float, value: float) -> None:
-    assert float(cosine(torch.tensor(step, dtype=torch.float64), 100, floor=floor)) == pytest.approx(value, abs=1e-15)
+    assert float(
+        cosine(torch.tensor(step, dtype=torch.float64), 100, floor=floor)
+    ) == pytest.approx(value, abs=1e-15)
 
 
 def test_cosine_only_falls() -> None:

@@ -1,4 +1,6 @@
-"""The best moment of a training, as published evaluators report it: moments against each other, the best against all of them."""
+"""The best moment of a training, as published evaluators report it: moments against each other, the
+best against all of them.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +12,7 @@ from torch import Tensor
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.evaluation.quirks import published_scores
+from pseudocore.evaluation.published_metrics import published_scores
 from pseudocore.evaluation.robustness import in_batches
 from pseudocore.inference.predict import Predictive
 from pseudocore.inference.sgd import SGD
@@ -24,7 +26,7 @@ def problem(make_problem: MakeProblem) -> Problem:
 
 
 def coreset(problem: Problem) -> Coreset:
-    return problem.chosen(torch.arange(9))
+    return problem.subset(torch.arange(9))
 
 
 def only(predictive: Predictive) -> Tensor:
@@ -35,7 +37,9 @@ def test_moments_are_where_the_training_was(problem: Problem) -> None:
     points, way = coreset(problem), SGD(num_steps=12, num_moments=4, step_size=0.5)
     kept = way.fit(problem, points, Rng(0))
     assert len(kept.earlier) == 3
-    assert torch.equal(only(kept), only(replace(way, num_moments=None).fit(problem, points, Rng(0))))
+    assert torch.equal(
+        only(kept), only(replace(way, num_moments=None).fit(problem, points, Rng(0)))
+    )
     every = replace(way, num_moments=12).fit(problem, points, Rng(0))
     assert len(every.earlier) == 11
     for moment, step in zip(kept.earlier, (3, 6, 9), strict=True):
@@ -51,11 +55,17 @@ def test_no_moment_is_kept_twice(problem: Problem, num_moments: int) -> None:
 
 
 def test_the_best_is_the_best_on_the_test_set(problem: Problem) -> None:
-    predict = SGD(num_steps=40, num_moments=40, step_size=1.0).fit(problem, coreset(problem), Rng(1))
+    predict = SGD(num_steps=40, num_moments=40, step_size=1.0).fit(
+        problem, coreset(problem), Rng(1)
+    )
     x, y = problem.data.test
-    right = [float((moment(x).argmax(1) == y).double().mean()) for moment in (*predict.earlier, predict)]
+    right = [
+        float((moment(x).argmax(1) == y).double().mean()) for moment in (*predict.earlier, predict)
+    ]
     assert len(set(right)) > 1
-    assert published_scores(predict, in_batches(problem.data.test, 4))["published_accuracy"] == pytest.approx(max(right))
+    assert published_scores(predict, in_batches(problem.data.test, 4))[
+        "published_accuracy"
+    ] == pytest.approx(max(right))
 
 
 def test_nothing_is_said_of_moments_that_were_not_kept(problem: Problem) -> None:

@@ -1,4 +1,6 @@
-"""The trajectory methods against finite differences of their written-out objectives, and against each other."""
+"""The trajectory methods against finite differences of their written-out objectives, and against
+each other.
+"""
 
 import itertools
 import math
@@ -12,15 +14,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, multi_margin_loss
 
 from pseudocore.core.errors import ConfigError
-from pseudocore.core.loop import run
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.methods.bpc_cd import BPCContrastiveDivergence
-from pseudocore.methods.bpc_fkl import BPCForwardKL
-from pseudocore.methods.bpc_rkl import BPCReverseKL
-from pseudocore.methods.bpc_w import MTT, BPCWasserstein
+from pseudocore.methods.bayes.bpc_cd import BPCContrastiveDivergence
+from pseudocore.methods.bayes.bpc_fkl import BPCForwardKL
+from pseudocore.methods.bayes.bpc_rkl import BPCReverseKL
+from pseudocore.methods.bayes.bpc_w import MTT, BPCWasserstein
 from pseudocore.models.flat import FlatModel
-from pseudocore.parts.initial import initial_inputs
+from pseudocore.objectives.initial import initial_inputs
+from pseudocore.runtime.loop import run
 
 MakeProblem = Callable[..., Problem]
 Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]
@@ -49,7 +51,9 @@ class Smooth:
 
 @pytest.fixture
 def problem(make_problem: MakeProblem) -> Problem:
-    """Three classes of six features under a small network, with three experts that wander for four epochs."""
+    """Three classes of six features under a small network, with three experts that wander for four
+    epochs.
+    """
     bare = make_problem(Smooth())
     starts = bare.model.init(Rng(5)("theta"), num=3, dtype=torch.float64)
     steps = 0.1 * Rng(5)("steps").normal(3, 4, starts.shape[1], dtype=torch.float64)
@@ -60,23 +64,38 @@ def problem(make_problem: MakeProblem) -> Problem:
 def drawn(problem: Problem, method: Any) -> tuple[Tensor, Tensor]:
     """The path of the expert that STEP draws, (epochs, P), and its start."""
     assert isinstance(problem.experts, Kept)
-    expert, start = int(STEP("expert").integers(3, 1)), int(STEP("start").integers(method.max_start, 1))
+    expert, start = (
+        int(STEP("expert").integers(3, 1)),
+        int(STEP("start").integers(method.max_start, 1)),
+    )
     return problem.experts.theta[expert, start:], problem.experts.theta[expert, start]
 
 
 def trained(
-    problem: Problem, theta: Tensor, x: Tensor, y: Tensor, loss: Any = cross_entropy, eta: float = ETA, noise: float = 0.0
+    problem: Problem,
+    theta: Tensor,
+    x: Tensor,
+    y: Tensor,
+    loss: Any = cross_entropy,
+    eta: float = ETA,
+    noise: float = 0.0,
 ) -> Tensor:
     """The written-out inner loop, by autograd."""
     for step in range(STEPS):
         theta = theta.detach().requires_grad_()
         slope = torch.autograd.grad(loss(problem.model.logits(theta, x), y), theta)[0]
-        theta = theta - eta * slope + noise * STEP("inner")("noise", step).normal(len(theta), dtype=torch.float64)
+        theta = (
+            theta
+            - eta * slope
+            + noise * STEP("inner")("noise", step).normal(len(theta), dtype=torch.float64)
+        )
     return theta.detach()
 
 
 def around(theta: Tensor, sd: float, name: str, num: int) -> list[Tensor]:
-    return [theta + sd * STEP(name)(draw).normal(len(theta), dtype=torch.float64) for draw in range(num)]
+    return [
+        theta + sd * STEP(name)(draw).normal(len(theta), dtype=torch.float64) for draw in range(num)
+    ]
 
 
 def focal_loss(logits: Tensor, y: Tensor) -> Tensor:
@@ -84,11 +103,16 @@ def focal_loss(logits: Tensor, y: Tensor) -> Tensor:
     return (-((1 - probability) ** 2) * probability.log()).mean()
 
 
-# --- finite differences of the written-out objectives -------------------------------------------------------------------
+# --- finite differences of the written-out objectives
+# -------------------------------------------------------------------
 
 
-def test_forward_kl_is_the_gradient_of_equation_20(problem: Problem, differentiate: Differentiate) -> None:
-    method = BPCForwardKL(**SMALL, horizon=2, num_draws=3, inner_lr=ETA, noise=0.1, expert_noise=0.2)
+def test_forward_kl_is_the_gradient_of_equation_20(
+    problem: Problem, differentiate: Differentiate
+) -> None:
+    method = BPCForwardKL(
+        **SMALL, horizon=2, num_draws=3, inner_lr=ETA, noise=0.1, expert_noise=0.2
+    )
     state = method.init(problem, Rng(0))
     path, start = drawn(problem, method)
     students = around(trained(problem, start, state.x, state.y), 0.1, "near-student", 3)
@@ -98,7 +122,10 @@ def test_forward_kl_is_the_gradient_of_equation_20(problem: Problem, differentia
         def f(theta: Tensor) -> float:
             return -float(cross_entropy(problem.model.logits(theta, x), state.y))
 
-        return sum(f(student) - f(expert) for student, expert in zip(students, experts, strict=True)) / 3
+        return (
+            sum(f(student) - f(expert) for student, expert in zip(students, experts, strict=True))
+            / 3
+        )
 
     after, info = method.step(problem, state, STEP)
     torch.testing.assert_close(after.velocity, differentiate(objective, state.x), rtol=0, atol=1e-9)
@@ -106,17 +133,25 @@ def test_forward_kl_is_the_gradient_of_equation_20(problem: Problem, differentia
     torch.testing.assert_close(after.x, state.x - 1000 * after.velocity)
 
 
-@pytest.mark.parametrize(("energy", "loss"), [("cross-entropy", cross_entropy), ("focal", focal_loss), ("multi-margin", multi_margin_loss)])
+@pytest.mark.parametrize(
+    ("energy", "loss"),
+    [("cross-entropy", cross_entropy), ("focal", focal_loss), ("multi-margin", multi_margin_loss)],
+)
 def test_contrastive_divergence_is_the_gradient_of_equation_11(
     problem: Problem, differentiate: Differentiate, energy: Any, loss: Any
 ) -> None:
-    method = BPCContrastiveDivergence(**SMALL, energy=energy, langevin_step=2 * ETA, noise_scale=0.3)
+    method = BPCContrastiveDivergence(
+        **SMALL, energy=energy, langevin_step=2 * ETA, noise_scale=0.3
+    )
     state = method.init(problem, Rng(0))
     path, start = drawn(problem, method)
     negative = trained(problem, start, state.x, state.y, loss, noise=0.3 * math.sqrt(2 * ETA))
 
     def objective(x: Tensor) -> float:
-        return float(loss(problem.model.logits(path[1], x), state.y) - loss(problem.model.logits(negative, x), state.y))
+        return float(
+            loss(problem.model.logits(path[1], x), state.y)
+            - loss(problem.model.logits(negative, x), state.y)
+        )
 
     after, _ = method.step(problem, state, STEP)
     torch.testing.assert_close(after.velocity, differentiate(objective, state.x), rtol=0, atol=1e-9)
@@ -127,7 +162,9 @@ def test_contrastive_divergence_is_the_gradient_of_equation_11(
 def test_wasserstein_is_the_gradient_through_the_inner_loop(
     problem: Problem, differentiate: Differentiate, covariance: Any, recompute: bool
 ) -> None:
-    method = BPCWasserstein(**SMALL, inner_lr=ETA, inner_lr_lr=1e-3, covariance=covariance, recompute=recompute)
+    method = BPCWasserstein(
+        **SMALL, inner_lr=ETA, inner_lr_lr=1e-3, covariance=covariance, recompute=recompute
+    )
     state = method.init(problem, Rng(0))
     path, start = drawn(problem, method)
 
@@ -135,7 +172,9 @@ def test_wasserstein_is_the_gradient_through_the_inner_loop(
         thetas = [start]
         for _ in range(STEPS):
             theta = thetas[-1].detach().requires_grad_()
-            slope = torch.autograd.grad(cross_entropy(problem.model.logits(theta, x), state.images.y), theta)[0]
+            slope = torch.autograd.grad(
+                cross_entropy(problem.model.logits(theta, x), state.images.y), theta
+            )[0]
             thetas.append((theta - eta * slope).detach())
         squared = (thetas[-1] - path[2]).square().sum()
         if covariance == "diagonal":
@@ -143,17 +182,25 @@ def test_wasserstein_is_the_gradient_through_the_inner_loop(
         return float(squared / (start - path[2]).square().sum())
 
     after, info = method.step(problem, state, STEP)
-    torch.testing.assert_close(after.images.velocity, differentiate(objective, state.images.x), rtol=0, atol=1e-8)
-    in_eta = differentiate(lambda eta: objective(state.images.x, float(eta)), torch.tensor(ETA, dtype=torch.float64))
+    torch.testing.assert_close(
+        after.images.velocity, differentiate(objective, state.images.x), rtol=0, atol=1e-8
+    )
+    in_eta = differentiate(
+        lambda eta: objective(state.images.x, float(eta)), torch.tensor(ETA, dtype=torch.float64)
+    )
     torch.testing.assert_close(after.inner_lr_velocity, in_eta, rtol=1e-7, atol=1e-9)
     assert float(info.loss) == pytest.approx(objective(state.images.x), rel=1e-9)
     assert float(after.inner_lr) == pytest.approx(ETA - 1e-3 * float(in_eta), abs=1e-5)
 
 
 def sd_along(path: list[Tensor]) -> Tensor:
-    """Standard deviations over a path walked at even speed, by Gauss-Legendre quadrature: two places on each piece, exact for squares."""
+    """Standard deviations over a path walked at even speed, by Gauss-Legendre quadrature: two
+    places on each piece, exact for squares.
+    """
     places = [(1 - 3**-0.5) / 2, (1 + 3**-0.5) / 2]
-    return torch.stack([a + place * (b - a) for a, b in itertools.pairwise(path) for place in places]).std(0, correction=0)
+    return torch.stack(
+        [a + place * (b - a) for a, b in itertools.pairwise(path) for place in places]
+    ).std(0, correction=0)
 
 
 def test_reverse_kl_is_algorithm_4_written_out(problem: Problem) -> None:
@@ -175,7 +222,9 @@ def test_reverse_kl_is_algorithm_4_written_out(problem: Problem) -> None:
         slopes = []
         for theta in draws:
             point = state.x[m : m + 1].clone().requires_grad_()
-            slopes.append(torch.autograd.grad(f(theta, point, state.y[m : m + 1]).sum(), point)[0][0])
+            slopes.append(
+                torch.autograd.grad(f(theta, point, state.y[m : m + 1]).sum(), point)[0][0]
+            )
         h = torch.stack(slopes) - torch.stack(slopes).mean(0)  # (S, d)
         expected[m] = -(h * (g.mean(1) - own.mean(1))[:, None]).mean(0)
     after, _ = method.step(problem, state, STEP)
@@ -183,19 +232,26 @@ def test_reverse_kl_is_algorithm_4_written_out(problem: Problem) -> None:
     torch.testing.assert_close(after.velocity, expected, rtol=0, atol=1e-12)
 
 
-# --- each other -----------------------------------------------------------------------------------------------------------
+# --- each other
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_without_noise_contrastive_divergence_is_forward_kl(problem: Problem) -> None:
     """One draw of no variance, and half the Langevin step: bit for bit, for as long as they run."""
-    cd = BPCContrastiveDivergence(**SMALL, num_steps=4, initial="real", langevin_step=2 * ETA, noise_scale=0, image_lr=5)
-    fkl = BPCForwardKL(**SMALL, num_steps=4, num_draws=1, inner_lr=ETA, noise=0, expert_noise=0, image_lr=5)
+    cd = BPCContrastiveDivergence(
+        **SMALL, num_steps=4, initial="real", langevin_step=2 * ETA, noise_scale=0, image_lr=5
+    )
+    fkl = BPCForwardKL(
+        **SMALL, num_steps=4, num_draws=1, inner_lr=ETA, noise=0, expert_noise=0, image_lr=5
+    )
     ours, theirs = (run(method, problem, seed=0).coreset.x for method in (cd, fkl))
     assert torch.equal(ours, theirs)
     assert not torch.equal(ours, run(replace(cd, noise_scale=1.0), problem, seed=0).coreset.x)
 
 
-@pytest.mark.parametrize("method", [BPCForwardKL(**SMALL, num_draws=5), BPCReverseKL(**SMALL, num_draws=5, batch_size=9)])
+@pytest.mark.parametrize(
+    "method", [BPCForwardKL(**SMALL, num_draws=5), BPCReverseKL(**SMALL, num_draws=5, batch_size=9)]
+)
 def test_draws_are_the_same_however_many_pass_at_once(problem: Problem, method: Any) -> None:
     state = method.init(problem, Rng(0))
     one, _ = method.step(problem, state, STEP)
@@ -204,17 +260,21 @@ def test_draws_are_the_same_however_many_pass_at_once(problem: Problem, method: 
 
 
 def test_mtt_is_bpc_w(problem: Problem) -> None:
-    ours, theirs = (run(method(**SMALL, num_steps=2), problem, seed=0).coreset.x for method in (BPCWasserstein, MTT))
+    ours, theirs = (
+        run(method(**SMALL, num_steps=2), problem, seed=0).coreset.x
+        for method in (BPCWasserstein, MTT)
+    )
     assert torch.equal(ours, theirs)
 
 
-# --- inputs ---------------------------------------------------------------------------------------------------------------
+# --- inputs
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_mixes_lie_between_two_images_of_a_class(problem: Problem) -> None:
     x, y = initial_inputs(problem, 4, "mix", Rng(0))
     for point, label in zip(x, y.tolist(), strict=True):
-        real, _ = problem.batch(problem.members[label])
+        real, _ = problem.batch(problem.class_indices[label])
         a, b = (real[index] for index in torch.combinations(torch.arange(len(real))).T)
         share = ((point - b) * (a - b)).sum(1) / (a - b).square().sum(1)
         missed = (share[:, None] * a + (1 - share[:, None]) * b - point).norm(dim=1)
@@ -230,19 +290,29 @@ def test_mixes_lie_between_two_images_of_a_class(problem: Problem) -> None:
         (BPCReverseKL(max_start=20), 19),
     ],
 )
-def test_experts_that_stop_too_early_are_refused(problem: Problem, method: Any, needed: int) -> None:
+def test_experts_that_stop_too_early_are_refused(
+    problem: Problem, method: Any, needed: int
+) -> None:
     assert method.expert_epochs == needed
-    with pytest.raises(ConfigError, match=rf"reads experts up to epoch {needed}, but these were kept for 4; .*--epochs {needed} "):
+    with pytest.raises(
+        ConfigError,
+        match=rf"reads experts up to epoch {needed}, but these were kept for 4; .*--epochs {needed} ",
+    ):
         method.init(problem, Rng(0))
 
 
 def test_no_experts_are_refused(problem: Problem) -> None:
-    with pytest.raises(ConfigError, match=r"bpc-w learns from experts and was given none; train them with `pseudocore experts gaussians"):
+    with pytest.raises(
+        ConfigError,
+        match=r"bpc-w learns from experts and was given none; train them with `pseudocore experts gaussians",
+    ):
         BPCWasserstein().init(replace(problem, experts=None), Rng(0))
 
 
 def test_the_inner_step_size_stays_positive_where_sgd_would_not(problem: Problem) -> None:
-    """Eta is far too large here, so its gradient is positive; a rate at which plain SGD would step to minus eta."""
+    """Eta is far too large here, so its gradient is positive; a rate at which plain SGD would step
+    to minus eta.
+    """
     method = BPCWasserstein(**SMALL, inner_lr=2.0, inner_lr_lr=1.0)
     state = method.init(problem, Rng(0))
     slope = float(method.step(problem, state, STEP)[0].inner_lr_velocity)

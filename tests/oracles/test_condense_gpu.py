@@ -1,17 +1,20 @@
-"""The matching methods on a CUDA device: captured whole, with the numbers of the eager step, in the memory of one class."""
+"""The matching methods on a CUDA device: captured whole, with the numbers of the eager step, in the
+memory of one class.
+"""
 
 from typing import Any
 
 import pytest
 import torch
 
-from pseudocore.core.loop import run
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
-from pseudocore.data import DSA, whiten
-from pseudocore.methods import cafe, dc, dm, lcmat_c
+from pseudocore.data import DSA
+from pseudocore.data import preprocessing as whiten
+from pseudocore.methods.condense import cafe, dc, dm, lcmat_c
 from pseudocore.models.convnet import ConvNet
+from pseudocore.runtime.loop import run
 
 pytestmark = pytest.mark.gpu
 
@@ -33,7 +36,14 @@ def noise_images(
     y = torch.arange(len(x)) % num_classes
     data = Dataset("noise", Examples(x, y), Examples(x[:num_classes], y[:num_classes]), num_classes)
     model = ConvNet(width=width, norm=norm).build(data.shape, num_classes)
-    return Problem(data, model, whiten.make("standard", data, device=device, dtype=dtype), augment, device=device, dtype=dtype)
+    return Problem(
+        data,
+        model,
+        whiten.make("standard", data, device=device, dtype=dtype),
+        augment,
+        device=device,
+        dtype=dtype,
+    )
 
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
@@ -51,8 +61,12 @@ def noise_images(
     ],
     ids=["dc", "dsa", "lcmat-c", "dm", "cafe", "dc-formation", "cafe-formation"],
 )
-def test_a_step_is_captured_and_draws_as_it_would_eagerly(method: Any, augment: DSA | None, norm: Any) -> None:
-    problem = noise_images(16, augment, norm=norm, dtype=torch.float64)  # no ReLU for rounding to flip, which a run amplifies
+def test_a_step_is_captured_and_draws_as_it_would_eagerly(
+    method: Any, augment: DSA | None, norm: Any
+) -> None:
+    problem = noise_images(
+        16, augment, norm=norm, dtype=torch.float64
+    )  # no ReLU for rounding to flip, which a run amplifies
     captured, eager = (run(method, problem, seed=0, compile=how) for how in ("auto", "off"))
     assert (captured.status, captured.note) == ("finished", "")
     start = method.coreset(problem, method.init(problem, Rng(0)("init"))).x
@@ -63,13 +77,17 @@ def test_a_step_is_captured_and_draws_as_it_would_eagerly(method: Any, augment: 
 @pytest.mark.parametrize("side", [24, 64])
 @pytest.mark.parametrize("make", [dc.DSA, lcmat_c.LCMatC], ids=["dsa", "lcmat-c"])
 def test_kernels_in_some_blocks_alone_are_not_differentiated_twice(make: Any, side: int) -> None:
-    """Sides that are no power of two, or too large, have a kernel for the first block and none, or some, for later ones."""
+    """Sides that are no power of two, or too large, have a kernel for the first block and none, or
+    some, for later ones.
+    """
     problem, method = noise_images(16, side=side), make(**{**SHORT, **INNER, "num_steps": 5})
     assert not problem.model.has_kernels
     captured, eager = (run(method, problem, seed=0, compile=how) for how in ("auto", "off"))
     assert (captured.status, captured.note) == ("finished", "")
     start = method.coreset(problem, method.init(problem, Rng(0)("init"))).x
-    assert (captured.coreset.x - eager.coreset.x).norm() < 0.02 * (eager.coreset.x - start).norm()  # float32: ReLUs that rounding flips
+    assert (captured.coreset.x - eager.coreset.x).norm() < 0.02 * (
+        eager.coreset.x - start
+    ).norm()  # float32: ReLUs that rounding flips
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The divergences as functions: against exact KL divergences of conjugate Gaussians, and Eq. (15) by matrix square roots."""
+"""The divergences as functions: against exact KL divergences of conjugate Gaussians, and Eq. (15)
+by matrix square roots.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,9 +12,9 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from pseudocore.core.rng import Rng
 from pseudocore.data.toys import GaussianLocation
-from pseudocore.methods.bpc_rkl import reverse_kl
-from pseudocore.methods.bpc_w import relative_distance
-from pseudocore.parts.contrast import contrast
+from pseudocore.methods.bayes.bpc_rkl import reverse_kl
+from pseudocore.methods.bayes.bpc_w import relative_distance
+from pseudocore.objectives.contrast import contrast
 
 TOY = GaussianLocation(dim=4, num_points=30, noise=1.5, prior=2.0)
 
@@ -32,7 +34,9 @@ def log_likelihoods(theta: Tensor, x: Tensor) -> Tensor:
 
 
 def sigma_points(x: Tensor) -> Tensor:
-    """Equally weighted draws that have the posterior's mean, covariance and third moments exactly, (2 d, d)."""
+    """Equally weighted draws that have the posterior's mean, covariance and third moments exactly,
+    (2 d, d).
+    """
     law = posterior(x)
     columns = math.sqrt(TOY.dim) * law.scale_tril.mT
     return torch.cat([law.mean + columns, law.mean - columns])
@@ -48,11 +52,15 @@ def test_the_contrast_is_the_gradient_of_the_exact_forward_kl(batch: int) -> Non
     """Both expectations are linear in theta here, so exact means are enough."""
     x, u = toy()
     sides = [torch.split(sigma_points(points), batch) for points in (x, u)]
-    pairs = zip(*([part[0] if batch == 1 else part for part in side] for side in sides), strict=True)
+    pairs = zip(
+        *([part[0] if batch == 1 else part for part in side] for side in sides), strict=True
+    )
     gradient, _ = contrast(lambda theta, u: -log_likelihoods(theta, u).sum(-1).mean(), u, pairs)
     exact = exact_gradient(lambda u: kl_divergence(posterior(x), posterior(u)), u)
     torch.testing.assert_close(gradient, exact, rtol=0, atol=1e-12)
-    assert kl_divergence(posterior(x), posterior(u - 0.1 * gradient)) < kl_divergence(posterior(x), posterior(u))
+    assert kl_divergence(posterior(x), posterior(u - 0.1 * gradient)) < kl_divergence(
+        posterior(x), posterior(u)
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -62,25 +70,36 @@ def test_the_covariance_is_the_gradient_of_the_exact_reverse_kl(batch: int) -> N
     def draws() -> Iterator[Tensor]:
         return (part[0] if batch == 1 else part for part in torch.split(sigma_points(u), batch))
 
-    gradient, _ = reverse_kl(log_likelihoods, lambda theta: log_likelihoods(theta, x).sum(-1), u, draws)
+    gradient, _ = reverse_kl(
+        log_likelihoods, lambda theta: log_likelihoods(theta, x).sum(-1), u, draws
+    )
     exact = exact_gradient(lambda u: kl_divergence(posterior(u), posterior(x)), u)
     torch.testing.assert_close(gradient, exact, rtol=0, atol=1e-12)
-    assert kl_divergence(posterior(u - 0.1 * gradient), posterior(x)) < kl_divergence(posterior(u), posterior(x))
+    assert kl_divergence(posterior(u - 0.1 * gradient), posterior(x)) < kl_divergence(
+        posterior(u), posterior(x)
+    )
 
 
 def test_the_distance_is_the_wasserstein_distance_of_diagonal_gaussians() -> None:
-    """Eq. (15) by matrix square roots; a straight path of n pieces has standard deviation length / √12 whatever n."""
+    """Eq. (15) by matrix square roots; a straight path of n pieces has standard deviation length /
+    √12 whatever n.
+    """
     rng = Rng(4)
-    start, student, expert = (rng(name).normal(3, dtype=torch.float64) for name in ("start", "student", "expert"))
+    start, student, expert = (
+        rng(name).normal(3, dtype=torch.float64) for name in ("start", "student", "expert")
+    )
     paths = [
-        torch.stack([start + share * (end - start) for share in torch.linspace(0, 1, num)]) for end, num in ((student, 6), (expert, 3))
+        torch.stack([start + share * (end - start) for share in torch.linspace(0, 1, num)])
+        for end, num in ((student, 6), (expert, 3))
     ]
     covariances = [torch.diag((end - start).square() / 12) for end in (student, expert)]
     ours, theirs = covariances
     cross = root(root(ours) @ theirs @ root(ours))
     squared = (student - expert).square().sum() + torch.trace(theirs + ours - 2 * cross)
     relative = squared / (start - expert).square().sum()
-    torch.testing.assert_close(relative_distance(list(paths[0]), paths[1], diagonal=True), relative, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        relative_distance(list(paths[0]), paths[1], diagonal=True), relative, rtol=1e-6, atol=0
+    )
 
 
 def root(matrix: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""parts/experts.py and parts/losses.py against torch's own losses, layers and optimiser."""
+"""training/experts.py and training/losses.py against torch's own losses, layers and optimiser."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,18 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, multi_margin_loss, one_hot
 
-from pseudocore.core import compile
-from pseudocore.core.compile import Step
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
-from pseudocore.data import DSA, digits, whiten
+from pseudocore.data import DSA, digits
+from pseudocore.data import preprocessing as whiten
 from pseudocore.models.convnet import ConvNetWide
 from pseudocore.models.dense import MLP
-from pseudocore.parts import experts
-from pseudocore.parts.experts import Resident, Trainer, Training, train, usual_group
-from pseudocore.parts.losses import Loss, per_example
+from pseudocore.runtime import steps as compile
+from pseudocore.runtime.steps import Step
+from pseudocore.training import experts
+from pseudocore.training.experts import Resident, Trainer, Training, train, usual_group
+from pseudocore.training.losses import Loss, per_example
 
 MakeProblem = Callable[..., Problem]
 
@@ -29,7 +30,9 @@ WIDTH, SEED = 5, 3
 
 def focal(logits: Tensor, y: Tensor) -> Tensor:
     """Written out from Lin et al. (2017), Eq. 4, γ = 2."""
-    p = torch.stack([row.exp()[label] / row.exp().sum() for row, label in zip(logits, y, strict=True)])
+    p = torch.stack(
+        [row.exp()[label] / row.exp().sum() for row, label in zip(logits, y, strict=True)]
+    )
     return -((1 - p) ** 2) * p.log()
 
 
@@ -52,7 +55,8 @@ def shaken(x: Tensor, rng: Rng) -> Tensor:
     return x + 0.3 * rng.normal(*x.shape, dtype=x.dtype)
 
 
-# --- losses -----------------------------------------------------------------------------------------------------------
+# --- losses
+# -----------------------------------------------------------------------------------------------------------
 
 
 @every_loss
@@ -68,20 +72,32 @@ def test_losses_and_their_gradients(kind: Loss) -> None:
 
 @every_loss
 def test_a_soft_label_is_the_mean_over_labels(kind: Loss) -> None:
-    logits, soft = Rng(0).normal(6, 4, dtype=torch.float64), Rng(1).normal(6, 4, dtype=torch.float64).softmax(1)
-    each = torch.stack([per_example(kind, logits, torch.full((6,), label)) for label in range(4)], dim=1)
+    logits, soft = (
+        Rng(0).normal(6, 4, dtype=torch.float64),
+        Rng(1).normal(6, 4, dtype=torch.float64).softmax(1),
+    )
+    each = torch.stack(
+        [per_example(kind, logits, torch.full((6,), label)) for label in range(4)], dim=1
+    )
     torch.testing.assert_close(per_example(kind, logits, soft), (soft * each).sum(1))
     hard = torch.arange(6) % 4
-    torch.testing.assert_close(per_example(kind, logits, one_hot(hard).double()), per_example(kind, logits, hard))
+    torch.testing.assert_close(
+        per_example(kind, logits, one_hot(hard).double()), per_example(kind, logits, hard)
+    )
     if kind == "cross-entropy":
-        torch.testing.assert_close(per_example(kind, logits, soft), cross_entropy(logits, soft, reduction="none"))
+        torch.testing.assert_close(
+            per_example(kind, logits, soft), cross_entropy(logits, soft, reduction="none")
+        )
 
 
 @every_loss
 def test_losses_of_several_networks(kind: Loss) -> None:
     logits, shared, own = Rng(0).normal(3, 5, 4), Rng(1).integers(4, 5), Rng(2).integers(4, 3, 5)
     for y in (shared, own):
-        expected = [per_example(kind, part, labels) for part, labels in zip(logits, y.expand(3, 5), strict=True)]
+        expected = [
+            per_example(kind, part, labels)
+            for part, labels in zip(logits, y.expand(3, 5), strict=True)
+        ]
         assert torch.equal(per_example(kind, logits, y), torch.stack(expected))
 
 
@@ -91,22 +107,33 @@ def test_the_focal_loss_of_a_sure_and_right_network_keeps_its_digits() -> None:
     assert loss.item() == pytest.approx(2.0611536e-9**3, rel=1e-4)
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
+# --- training
+# ---------------------------------------------------------------------------------------------------------
 
 
 def by_torch(problem: Problem, training: Training, number: int, num_epochs: int) -> list[Tensor]:
     """The same expert by torch's modules, losses and optimiser, batch by batch."""
     rng, batch_loss = Rng(SEED)("experts", number), REFERENCE[training.loss]
     network = nn.Sequential(nn.Linear(6, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 3)).double()
-    nn.utils.vector_to_parameters(problem.model.init(rng("theta"), dtype=torch.float64), network.parameters())
-    options = {"lr": training.lr, "momentum": training.momentum, "weight_decay": training.weight_decay}
+    nn.utils.vector_to_parameters(
+        problem.model.init(rng("theta"), dtype=torch.float64), network.parameters()
+    )
+    options = {
+        "lr": training.lr,
+        "momentum": training.momentum,
+        "weight_decay": training.weight_decay,
+    }
     optimiser = torch.optim.SGD(network.parameters(), **options)
     snapshots = [nn.utils.parameters_to_vector(network.parameters()).detach().clone()]
     for epoch in range(1, num_epochs + 1):
         order = rng("epoch", epoch, "order").permutation(problem.num_train)
         for place, first in enumerate(range(0, problem.num_train, training.batch_size)):
             x, y = problem.batch(order[first : first + training.batch_size])
-            x = x if problem.augment is None else problem.augment(x, rng("epoch", epoch, "augment", place))
+            x = (
+                x
+                if problem.augment is None
+                else problem.augment(x, rng("epoch", epoch, "augment", place))
+            )
             optimiser.zero_grad()
             torch.autograd.backward(batch_loss(network(x), y).mean())
             optimiser.step()
@@ -140,7 +167,9 @@ def test_batches_are_augmented(problem: Problem) -> None:
     problem = replace(problem, augment=shaken)
     found = train(problem, Training(batch_size=8), num=1, num_epochs=2, seed=SEED)
     expected = by_torch(problem, Training(batch_size=8), 0, 2)[-1]
-    torch.testing.assert_close(found.at(torch.tensor([0]), torch.tensor([2]))[0], expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        found.at(torch.tensor([0]), torch.tensor([2]))[0], expected, rtol=0, atol=1e-10
+    )
 
 
 def test_an_epoch_visits_every_point_once_and_in_an_order_of_its_own(problem: Problem) -> None:
@@ -161,21 +190,30 @@ def test_an_epoch_visits_every_point_once_and_in_an_order_of_its_own(problem: Pr
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_batched_experts_are_those_trained_one_by_one(problem: Problem, momentum: float) -> None:
-    problem, training = replace(problem, augment=shaken), Training(lr=0.05, batch_size=8, momentum=momentum)
-    one_by_one, batched = (train(problem, training, num=5, num_epochs=3, group=group) for group in (1, 3))
+    problem, training = (
+        replace(problem, augment=shaken),
+        Training(lr=0.05, batch_size=8, momentum=momentum),
+    )
+    one_by_one, batched = (
+        train(problem, training, num=5, num_epochs=3, group=group) for group in (1, 3)
+    )
     assert batched._rows.shape == (20, problem.model.num_parameters)
     torch.testing.assert_close(batched._rows, one_by_one._rows, rtol=0, atol=1e-12)
 
 
 def test_more_experts_later_are_those_of_training_all_at_once(problem: Problem) -> None:
     problem = replace(problem, augment=shaken)
-    few, many = (train(problem, Training(batch_size=8), num=num, num_epochs=2, group=1) for num in (2, 4))
+    few, many = (
+        train(problem, Training(batch_size=8), num=num, num_epochs=2, group=1) for num in (2, 4)
+    )
     assert torch.equal(many._rows[:6], few._rows)
     assert not torch.equal(many._rows[6:9], many._rows[:3])
 
 
 def test_the_loss_reported_is_that_of_the_batches(problem: Problem) -> None:
-    """With a vanishing step the network stands still, and an epoch's mean over batches is the mean over the data."""
+    """With a vanishing step the network stands still, and an epoch's mean over batches is the mean
+    over the data.
+    """
     trainer = Trainer(problem, Training(lr=1e-30, batch_size=8), SEED)
     state = trainer.start([4, 7])
     _, losses = trainer.epoch([4, 7], state, 1)
@@ -185,12 +223,17 @@ def test_the_loss_reported_is_that_of_the_batches(problem: Problem) -> None:
 
 
 def test_an_expert_that_explodes_is_refused(problem: Problem) -> None:
-    with pytest.raises(ConfigError, match=r"expert 0 became NaN or infinite in epoch \d+, trained with lr = 1e\+30 .* smaller lr"):
+    with pytest.raises(
+        ConfigError,
+        match=r"expert 0 became NaN or infinite in epoch \d+, trained with lr = 1e\+30 .* smaller lr",
+    ):
         train(problem, Training(lr=1e30, batch_size=8), num=1, num_epochs=5)
 
 
 def test_settings_out_of_bounds_are_refused(problem: Problem) -> None:
-    with pytest.raises(ConfigError, match=r"lr = -1.0 must be above 0; batch_size = 0 must be at least 1"):
+    with pytest.raises(
+        ConfigError, match=r"lr = -1.0 must be above 0; batch_size = 0 must be at least 1"
+    ):
         Trainer(problem, Training(lr=-1.0, batch_size=0), 0)
 
 
@@ -205,11 +248,13 @@ def test_resident_snapshots_are_found_by_expert_and_epoch() -> None:
 
 @pytest.mark.parametrize("group", [1, 3])
 def test_a_replayed_step_draws_from_each_experts_own_stream(group: int) -> None:
-    """As a captured graph would: recorded under some experts' streams, replayed under those of others."""
+    """As a captured graph would: recorded under some experts' streams, replayed under those of
+    others.
+    """
     problem, replayed = images("cpu"), 0
 
     class Replaying:
-        """Stands for `Stepper`: takes every step from a recording of the first."""
+        """Stands for `StepRunner`: takes every step from a recording of the first."""
 
         def __init__(self, step: Step, problem: Problem, *_: Any, **__: Any) -> None:
             self.step, self.problem, self.recorded = step, problem, None
@@ -222,7 +267,7 @@ def test_a_replayed_step_draws_from_each_experts_own_stream(group: int) -> None:
 
     expected = train(problem, Training(batch_size=500), num=4, num_epochs=2, group=group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experts, "Stepper", Replaying)
+        patch.setattr(experts, "StepRunner", Replaying)
         found = train(problem, Training(batch_size=500), num=4, num_epochs=2, group=group)
     assert replayed == 2 * 3 * -(-4 // group)
     assert torch.equal(found._rows, expected._rows)
@@ -231,7 +276,9 @@ def test_a_replayed_step_draws_from_each_experts_own_stream(group: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("group", [1, 3])
 def test_captured_training_is_eager_training(group: int) -> None:
-    """Long enough that full batches and the last of an epoch are captured; float64, so that only a fault can show."""
+    """Long enough that full batches and the last of an epoch are captured; float64, so that only a
+    fault can show.
+    """
     problem, numbers, thetas = images("cuda"), list(range(group)), []
     for way in ("auto", "off"):
         trainer = Trainer(problem, Training(lr=0.05, batch_size=200, momentum=0.5), 0, compile=way)  # type: ignore[arg-type]
@@ -240,7 +287,9 @@ def test_captured_training_is_eager_training(group: int) -> None:
             state, _ = trainer.epoch(numbers, state, epoch)
         thetas.append(state.theta)
         assert [stepper.note for stepper in trainer._steppers.values()] == ["", ""]
-        assert all((stepper._graph is None) == (way == "off") for stepper in trainer._steppers.values())
+        assert all(
+            (stepper._graph is None) == (way == "off") for stepper in trainer._steppers.values()
+        )
     torch.testing.assert_close(*thetas, rtol=0, atol=1e-11)
 
 
@@ -250,7 +299,12 @@ def test_dense_networks_are_trained_together_on_colour_images() -> None:
     x = (256 * Rng(0).uniform(40, 3, 8, 8)).to(torch.uint8)
     y, device = torch.arange(40) % 4, torch.device("cuda")
     data = Dataset("colours", Examples(x, y), Examples(x[:4], y[:4]), 4)
-    problem = Problem(data, MLP(width=16).build(data.shape, 4), whiten.make("standard", data, device=device), device=device)
+    problem = Problem(
+        data,
+        MLP(width=16).build(data.shape, 4),
+        whiten.make("standard", data, device=device),
+        device=device,
+    )
     assert usual_group(problem) > 1
     found = train(problem, Training(batch_size=16), num=3, num_epochs=2)
     assert found._rows.isfinite().all()
@@ -261,4 +315,11 @@ def images(device: str) -> Problem:
     data = digits()
     model = ConvNetWide(width=4, norm="instance").build(data.shape, data.num_classes)
     preprocess = whiten.make("standard", data, device=device, dtype=torch.float64)
-    return Problem(data, model, preprocess, DSA("color_crop_cutout_scale_rotate"), device=torch.device(device), dtype=torch.float64)
+    return Problem(
+        data,
+        model,
+        preprocess,
+        DSA("color_crop_cutout_scale_rotate"),
+        device=torch.device(device),
+        dtype=torch.float64,
+    )

@@ -1,4 +1,4 @@
-"""parts/facility.py against the greedy rule carried out literally and against all subsets."""
+"""selection/facility.py against the greedy rule carried out literally and against all subsets."""
 
 from itertools import combinations
 
@@ -10,14 +10,23 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.rng import Rng
-from pseudocore.parts import facility
-from pseudocore.parts.facility import Rows, coverage, facility_location, from_distance, from_matrix, objective
+from pseudocore.selection import facility
+from pseudocore.selection.facility import (
+    Rows,
+    coverage,
+    facility_location,
+    from_distance,
+    from_matrix,
+    objective,
+)
 
 Array = npt.NDArray[np.float64]
 
 
 def points(n: int, d: int, seed: int = 0) -> Tensor:
-    """Whole numbers, whose distances along the axes are exact: a tie is a tie, however sums are ordered."""
+    """Whole numbers, whose distances along the axes are exact: a tie is a tie, however sums are
+    ordered.
+    """
     return Rng(seed)("points").integers(50, n, d).double()
 
 
@@ -43,13 +52,16 @@ def literal(s: Array, num: int) -> list[int]:
     return chosen
 
 
-# --- the rule ---------------------------------------------------------------------------------------------------------
+# --- the rule
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "num"), [(10, 1), (10, 10), (23, 7), (40, 15), (60, 30)])
 @pytest.mark.parametrize("d", [1, 3, 40])
 @pytest.mark.parametrize("at_once", [1, 3, 1000])
-def test_lazy_greedy_is_greedy(n: int, num: int, d: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lazy_greedy_is_greedy(
+    n: int, num: int, d: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(facility, "GLANCE", {"cpu": at_once * n})
     s = similarities(points(n, d))
     assert facility_location(from_matrix(s), n, num).tolist() == literal(s.numpy(), num)
@@ -64,14 +76,18 @@ def test_stochastic_greedy_with_a_full_sample_is_greedy(n: int, num: int) -> Non
 
 @pytest.mark.parametrize(("n", "num"), [(10, 3), (31, 12), (60, 20)])
 @pytest.mark.parametrize("entries", [0, 10**6])
-def test_blocks_of_distances_are_as_good_as_a_matrix(n: int, num: int, entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_distances_are_as_good_as_a_matrix(
+    n: int, num: int, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(facility, "ENTRIES", entries)
     monkeypatch.setattr(facility, "BLOCK", {"cpu": 3 * n})
     x = points(n, 3)
     s = similarities(x)
     rows = from_distance(between(x), n, float(s.max()))
     assert facility_location(rows, n, num).tolist() == literal(s.numpy(), num)
-    assert objective(rows, torch.tensor(literal(s.numpy(), num))) == pytest.approx(value(s.numpy(), literal(s.numpy(), num)), rel=1e-9)
+    assert objective(rows, torch.tensor(literal(s.numpy(), num))) == pytest.approx(
+        value(s.numpy(), literal(s.numpy(), num)), rel=1e-9
+    )
 
 
 def test_no_block_is_as_large_as_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,24 +125,36 @@ def test_a_random_part_of_the_candidates_is_what_a_choice_is_made_of() -> None:
     size = int(np.ceil(n / num * np.log(1 / epsilon)))
     facility_location(Rows(take, 600), n, 1, epsilon=0.9, rng=Rng(0))
     assert len(set().union(*looked_at) - {0}) <= int(np.ceil(n * np.log(1 / 0.9)))
-    chosen = [facility_location(from_matrix(s), n, num, epsilon=epsilon, rng=Rng(seed)) for seed in range(8)]
+    chosen = [
+        facility_location(from_matrix(s), n, num, epsilon=epsilon, rng=Rng(seed))
+        for seed in range(8)
+    ]
     assert len({tuple(one.tolist()) for one in chosen}) > 1
     assert size < n
-    assert chosen[0].tolist() == facility_location(from_matrix(s), n, num, epsilon=epsilon, rng=Rng(0)).tolist()
+    assert (
+        chosen[0].tolist()
+        == facility_location(from_matrix(s), n, num, epsilon=epsilon, rng=Rng(0)).tolist()
+    )
 
 
 def test_a_smaller_budget_is_a_beginning_of_a_larger_one() -> None:
     s = similarities(points(40, 4))
-    assert facility_location(from_matrix(s), 40, 25).tolist()[:9] == facility_location(from_matrix(s), 40, 9).tolist()
+    assert (
+        facility_location(from_matrix(s), 40, 25).tolist()[:9]
+        == facility_location(from_matrix(s), 40, 9).tolist()
+    )
 
 
-# --- the promises -----------------------------------------------------------------------------------------------------
+# --- the promises
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "num"), [(9, 2), (11, 3), (12, 4)])
 def test_at_least_1_minus_1_over_e_of_the_optimum(n: int, num: int) -> None:
     for seed in range(6):
-        s = Rng(seed).uniform(n, n, dtype=torch.float64).pow(3)  # no metric, not symmetric: the bound asks for neither
+        s = (
+            Rng(seed).uniform(n, n, dtype=torch.float64).pow(3)
+        )  # no metric, not symmetric: the bound asks for neither
         best = max(value(s.numpy(), list(subset)) for subset in combinations(range(n), num))
         reached = value(s.numpy(), facility_location(from_matrix(s), n, num).tolist())
         assert (1 - 1 / np.e) * best <= reached <= best
@@ -136,7 +164,12 @@ def test_stochastic_greedy_loses_little() -> None:
     s = similarities(points(400, 3))
     rows = from_matrix(s)
     whole = objective(rows, facility_location(rows, 400, 20))
-    part = np.mean([objective(rows, facility_location(rows, 400, 20, epsilon=0.1, rng=Rng(seed))) for seed in range(5)])
+    part = np.mean(
+        [
+            objective(rows, facility_location(rows, 400, 20, epsilon=0.1, rng=Rng(seed)))
+            for seed in range(5)
+        ]
+    )
     by_chance = np.mean([objective(rows, Rng(seed).permutation(400)[:20]) for seed in range(5)])
     assert part > 0.99 * whole
     assert part > by_chance
@@ -161,11 +194,14 @@ def test_everyone_belongs_to_the_nearest_choice(monkeypatch: pytest.MonkeyPatch)
     assert torch.bincount(place, minlength=9).sum() == 60
 
 
-# --- corners ----------------------------------------------------------------------------------------------------------
+# --- corners
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_all_of_them() -> None:
-    assert sorted(facility_location(from_matrix(similarities(points(13, 3))), 13, 13).tolist()) == list(range(13))
+    assert sorted(
+        facility_location(from_matrix(similarities(points(13, 3))), 13, 13).tolist()
+    ) == list(range(13))
 
 
 def test_one_point() -> None:
@@ -182,7 +218,9 @@ def test_duplicates_are_taken_once_each_and_the_first_first() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
 def test_constant_features_are_distinct_points(epsilon: float) -> None:
-    chosen = facility_location(from_matrix(torch.ones(9, 9)), 9, 9, epsilon=epsilon, rng=Rng(0)).tolist()
+    chosen = facility_location(
+        from_matrix(torch.ones(9, 9)), 9, 9, epsilon=epsilon, rng=Rng(0)
+    ).tolist()
     assert sorted(chosen) == list(range(9))
     assert epsilon > 0 or chosen == list(range(9))
 
@@ -196,7 +234,9 @@ def test_similarities_are_left_as_they_were() -> None:
 
 @pytest.mark.parametrize("num", [-1, 0, 6])
 def test_impossible_numbers_are_refused(num: int) -> None:
-    with pytest.raises(ConfigError, match=rf"{num} of 5 points were asked for; the number must lie in 1\.\.5"):
+    with pytest.raises(
+        ConfigError, match=rf"{num} of 5 points were asked for; the number must lie in 1\.\.5"
+    ):
         facility_location(from_matrix(torch.ones(5, 5)), 5, num)
 
 

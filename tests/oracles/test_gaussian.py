@@ -1,7 +1,9 @@
-r"""parts/gaussian.py, whose largest matrix is M × M, against the h × h forms it stands for.
+r"""objectives/last_layer_gaussian.py, whose largest matrix is M × M, against the h × h forms it
+stands for.
 
-The reference is Bayesian linear regression in the paper's own parameters, written out densely: noise precision γ/β_S, prior
-precision ρ, $V = (\rho I + \frac{\gamma}{\beta_S}\Phi^\top W\Phi)^{-1}$ and $m = \frac{\gamma}{\beta_S} V\Phi^\top W\hat Y$.
+The reference is Bayesian linear regression in the paper's own parameters, written out densely:
+noise precision γ/β_S, prior precision ρ, $V = (\rho I + \frac{\gamma}{\beta_S}\Phi^\top
+W\Phi)^{-1}$ and $m = \frac{\gamma}{\beta_S} V\Phi^\top W\hat Y$.
 """
 
 import math
@@ -14,7 +16,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from pseudocore.core.rng import Rng
-from pseudocore.parts import gaussian
+from pseudocore.objectives import last_layer_gaussian as gaussian
 
 GAMMA, RHO, BETA = 3.0, 0.7, 0.4
 RELATIVE: dict[str, Any] = {"ridge": 0.03, "prior_variance": 0.2}
@@ -47,23 +49,40 @@ CASES = [
 def case(request: pytest.FixtureRequest) -> Case:
     num, size, weighted = request.param
     rng = Rng(num * 100 + size)
-    features, test = (rng(name).normal(n, size, dtype=torch.float64) for name, n in (("features", num), ("test", NUM_TEST)))
+    features, test = (
+        rng(name).normal(n, size, dtype=torch.float64)
+        for name, n in (("features", num), ("test", NUM_TEST))
+    )
     y = rng("y").normal(num, NUM_CLASSES, dtype=torch.float64)
-    return Case(features, y, 0.2 + 3 * rng("weight").uniform(num, dtype=torch.float64) if weighted else None, test)
+    return Case(
+        features,
+        y,
+        0.2 + 3 * rng("weight").uniform(num, dtype=torch.float64) if weighted else None,
+        test,
+    )
 
 
 def dense(case: Case, noise_precision: float = GAMMA / BETA, rho: float = RHO) -> Dense:
     weighted = case.features * (1 if case.weight is None else case.weight[:, None])  # W Φ
-    precision = rho * torch.eye(case.features.shape[1], dtype=torch.float64) + noise_precision * case.features.T @ weighted
+    precision = (
+        rho * torch.eye(case.features.shape[1], dtype=torch.float64)
+        + noise_precision * case.features.T @ weighted
+    )
     covariance = torch.linalg.inv(precision)
     return Dense(noise_precision * covariance @ weighted.T @ case.y, covariance)
 
 
 def fit(case: Case) -> gaussian.LastLayer:
-    """Ours at the absolute γ, ρ, β_S: both relative numbers are multiples of one norm, which a fit at ones reveals."""
-    typical = gaussian.fit(case.features, case.y, ridge=1.0, prior_variance=1.0, weight=case.weight).ridge
+    """Ours at the absolute γ, ρ, β_S: both relative numbers are multiples of one norm, which a fit
+    at ones reveals.
+    """
+    typical = gaussian.fit(
+        case.features, case.y, ridge=1.0, prior_variance=1.0, weight=case.weight
+    ).ridge
     ridge, variance = RHO * BETA / GAMMA / typical, typical / RHO
-    return gaussian.fit(case.features, case.y, ridge=ridge, prior_variance=variance, weight=case.weight)
+    return gaussian.fit(
+        case.features, case.y, ridge=ridge, prior_variance=variance, weight=case.weight
+    )
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
@@ -72,32 +91,44 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
 
 def test_hyperparameters_are_relative_to_the_mean_squared_feature_norm(case: Case) -> None:
     weight = torch.ones(len(case.y), dtype=torch.float64) if case.weight is None else case.weight
-    typical = sum(float(w) * float(phi @ phi) for w, phi in zip(weight, case.features, strict=True)) / float(weight.sum())
+    typical = sum(
+        float(w) * float(phi @ phi) for w, phi in zip(weight, case.features, strict=True)
+    ) / float(weight.sum())
     posterior = gaussian.fit(case.features, case.y, weight=case.weight, **RELATIVE)
     assert float(posterior.ridge) == pytest.approx(0.03 * typical, rel=1e-14)
     assert float(posterior.precision) == pytest.approx(typical / 0.2, rel=1e-14)
 
 
 def test_scaling_the_features_changes_no_prediction(case: Case) -> None:
-    """What the relative numbers are for: a network whose features are ten times as large predicts the same."""
+    """What the relative numbers are for: a network whose features are ten times as large predicts
+    the same.
+    """
     one = gaussian.fit(case.features, case.y, weight=case.weight, **RELATIVE)
     ten = gaussian.fit(10 * case.features, case.y, weight=case.weight, **RELATIVE)
-    for ours, theirs in zip(gaussian.predict(ten, 10 * case.test), gaussian.predict(one, case.test), strict=True):
+    for ours, theirs in zip(
+        gaussian.predict(ten, 10 * case.test), gaussian.predict(one, case.test), strict=True
+    ):
         assert distance(ours, theirs) < TOLERANCE
 
 
 def test_mean(case: Case) -> None:
     posterior, reference = fit(case), dense(case)
     assert distance(posterior.features.T @ posterior.coefficients, reference.mean) < TOLERANCE
-    assert distance(gaussian.predict(posterior, case.test)[0], case.test @ reference.mean) < TOLERANCE
+    assert (
+        distance(gaussian.predict(posterior, case.test)[0], case.test @ reference.mean) < TOLERANCE
+    )
 
 
 def test_covariance(case: Case) -> None:
-    """The diagonal of V from unit vectors, the rest by polarisation: V_ij = ½(Σ(e_i + e_j) − Σ(e_i) − Σ(e_j))."""
+    """The diagonal of V from unit vectors, the rest by polarisation: V_ij = ½(Σ(e_i + e_j) − Σ(e_i)
+    − Σ(e_j)).
+    """
     posterior, reference = fit(case), dense(case)
     unit = torch.eye(case.features.shape[1], dtype=torch.float64)
     variance = gaussian.predict(posterior, unit)[1]
-    pairs = gaussian.predict(posterior, (unit[:, None] + unit[None]).flatten(0, 1))[1].view(len(unit), len(unit))
+    pairs = gaussian.predict(posterior, (unit[:, None] + unit[None]).flatten(0, 1))[1].view(
+        len(unit), len(unit)
+    )
     assert distance(variance, reference.covariance.diagonal()) < TOLERANCE
     assert distance(0.5 * (pairs - variance - variance[:, None]), reference.covariance) < TOLERANCE
 
@@ -108,7 +139,9 @@ def test_predictive_variance(case: Case) -> None:
 
 
 def test_variance_is_never_negative() -> None:
-    """At a training point of near-zero noise the subtraction cancels; rounding must not leave a negative variance."""
+    """At a training point of near-zero noise the subtraction cancels; rounding must not leave a
+    negative variance.
+    """
     features = Rng(0).normal(8, 4)
     posterior = gaussian.fit(features, torch.zeros(8, 2), ridge=1e-6, prior_variance=1.0)
     assert (gaussian.predict(posterior, 100 * features)[1] >= 0).all()
@@ -117,8 +150,15 @@ def test_variance_is_never_negative() -> None:
 def test_kl(case: Case) -> None:
     posterior, reference = fit(case), dense(case)
     size = case.features.shape[1]
-    prior = MultivariateNormal(torch.zeros(size, dtype=torch.float64), torch.eye(size, dtype=torch.float64) / RHO)
-    expected = torch.stack([kl_divergence(MultivariateNormal(m, reference.covariance), prior) for m in reference.mean.T])
+    prior = MultivariateNormal(
+        torch.zeros(size, dtype=torch.float64), torch.eye(size, dtype=torch.float64) / RHO
+    )
+    expected = torch.stack(
+        [
+            kl_divergence(MultivariateNormal(m, reference.covariance), prior)
+            for m in reference.mean.T
+        ]
+    )
     assert distance(gaussian.kl(posterior), expected) < TOLERANCE
 
 
@@ -127,22 +167,32 @@ def test_a_weight_is_a_repetition_when_the_hyperparameters_are_absolute() -> Non
     features, y = (rng(size).normal(4, size, dtype=torch.float64) for size in (7, 3))
     times = torch.tensor([1, 3, 2, 1])
     weighted = fit(Case(features, y, times.double(), features))
-    repeated = fit(Case(features.repeat_interleave(times, 0), y.repeat_interleave(times, 0), None, features))
+    repeated = fit(
+        Case(features.repeat_interleave(times, 0), y.repeat_interleave(times, 0), None, features)
+    )
     test = rng("test").normal(5, 7, dtype=torch.float64)
-    for ours, theirs in zip(gaussian.predict(weighted, test), gaussian.predict(repeated, test), strict=True):
+    for ours, theirs in zip(
+        gaussian.predict(weighted, test), gaussian.predict(repeated, test), strict=True
+    ):
         assert distance(ours, theirs) < TOLERANCE
     assert distance(gaussian.kl(weighted), gaussian.kl(repeated)) < TOLERANCE
 
 
 def test_a_weight_is_a_repetition() -> None:
-    """With the relative numbers too: the typical norm of a weighted coreset is that of the points it stands for."""
+    """With the relative numbers too: the typical norm of a weighted coreset is that of the points
+    it stands for.
+    """
     rng = Rng(5)
     features, y = (rng(size).normal(4, size, dtype=torch.float64) for size in (7, 3))
     times = torch.tensor([1, 3, 2, 1])
     weighted = gaussian.fit(features, y, weight=times.double(), **RELATIVE)
-    repeated = gaussian.fit(features.repeat_interleave(times, 0), y.repeat_interleave(times, 0), **RELATIVE)
+    repeated = gaussian.fit(
+        features.repeat_interleave(times, 0), y.repeat_interleave(times, 0), **RELATIVE
+    )
     test = rng("test").normal(5, 7, dtype=torch.float64)
-    for ours, theirs in zip(gaussian.predict(weighted, test), gaussian.predict(repeated, test), strict=True):
+    for ours, theirs in zip(
+        gaussian.predict(weighted, test), gaussian.predict(repeated, test), strict=True
+    ):
         assert distance(ours, theirs) < TOLERANCE
 
 
@@ -155,24 +205,39 @@ def test_a_weight_is_a_repetition() -> None:
     ],
 )
 def test_gradients(case: Case, what: str, wrt: str, differentiate: Differentiate) -> None:
-    """Ours through the Cholesky factor against differences of the dense forms; r and ρ move with the features."""
+    """Ours through the Cholesky factor against differences of the dense forms; r and ρ move with
+    the features.
+    """
     cotangents = Rng(9).normal(NUM_TEST, NUM_CLASSES, dtype=torch.float64)
     point = getattr(case, wrt).clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(_scalar(_ours(case._replace(**{wrt: point})), what, cotangents), point)
-    expected = differentiate(lambda at: float(_scalar(_theirs(case._replace(**{wrt: at})), what, cotangents)), getattr(case, wrt))
+    (gradient,) = torch.autograd.grad(
+        _scalar(_ours(case._replace(**{wrt: point})), what, cotangents), point
+    )
+    expected = differentiate(
+        lambda at: float(_scalar(_theirs(case._replace(**{wrt: at})), what, cotangents)),
+        getattr(case, wrt),
+    )
     assert distance(gradient, expected) < TOLERANCE
 
 
 def test_log_probs_are_the_probit_formula() -> None:
     rng = Rng(3)
-    mean, variance = rng("mean").normal(4, 3, dtype=torch.float64), rng("variance").uniform(4, dtype=torch.float64)
+    mean, variance = (
+        rng("mean").normal(4, 3, dtype=torch.float64),
+        rng("variance").uniform(4, dtype=torch.float64),
+    )
     for scale in (1.0, 10.0):
         ours = gaussian.log_probs(mean, variance, scale)
         for n in range(4):
-            logits = [scale * float(m) / math.sqrt(1 + math.pi / 8 * scale**2 * float(variance[n])) for m in mean[n]]
+            logits = [
+                scale * float(m) / math.sqrt(1 + math.pi / 8 * scale**2 * float(variance[n]))
+                for m in mean[n]
+            ]
             total = sum(math.exp(value) for value in logits)
             for column, value in enumerate(logits):
-                assert float(ours[n, column]) == pytest.approx(math.log(math.exp(value) / total), rel=1e-12, abs=1e-14)
+                assert float(ours[n, column]) == pytest.approx(
+                    math.log(math.exp(value) / total), rel=1e-12, abs=1e-14
+                )
 
 
 class Quantities(NamedTuple):
@@ -187,13 +252,17 @@ def _ours(case: Case) -> Quantities:
 
 
 def _theirs(case: Case) -> Quantities:
-    numbers = gaussian.fit(case.features, case.y, weight=case.weight, **RELATIVE)  # for r and ρ, which have tests of their own
+    numbers = gaussian.fit(
+        case.features, case.y, weight=case.weight, **RELATIVE
+    )  # for r and ρ, which have tests of their own
     ridge, rho = float(numbers.ridge), float(numbers.precision)
     mean, covariance = dense(case, rho / ridge, rho)
     sign, log_det = torch.linalg.slogdet(rho * covariance)
     assert sign == 1
     kl = 0.5 * (rho * covariance.trace() + rho * mean.square().sum(0) - len(covariance) - log_det)
-    return Quantities(case.test @ mean, torch.einsum("ni,ij,nj->n", case.test, covariance, case.test), kl)
+    return Quantities(
+        case.test @ mean, torch.einsum("ni,ij,nj->n", case.test, covariance, case.test), kl
+    )
 
 
 def _scalar(quantities: Quantities, what: str, cotangents: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""The selectors that look through a network, against their equations written out with autograd, scipy and full-length vectors."""
+"""The selectors that look through a network, against their equations written out with autograd,
+scipy and full-length vectors.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,10 +19,11 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
-from pseudocore.data import whiten
+from pseudocore.data import preprocessing as whiten
 from pseudocore.models.dense import MLP, Linear
-from pseudocore.parts import covering, facility
-from pseudocore.parts.pretrain import Pretraining, pretrain
+from pseudocore.selection import facility
+from pseudocore.selection import facility_selection as covering
+from pseudocore.training.pretrain import Pretraining, pretrain
 
 Array = npt.NDArray[np.float64]
 MakeProblem = Callable[..., Problem]
@@ -28,7 +31,9 @@ MakeProblem = Callable[..., Problem]
 EPOCHS, CLASSES, WIDTH = 3, 3, 5
 LOOKING = [entry for entry in methods if issubclass(entry.make, Pretraining)]
 
-every_looking_selector = pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in LOOKING])
+every_looking_selector = pytest.mark.parametrize(
+    "entry", [pytest.param(entry, id=entry.name) for entry in LOOKING]
+)
 
 
 @pytest.fixture
@@ -46,14 +51,20 @@ def indices(coreset: Coreset) -> list[int]:
 
 
 class Reference:
-    """The trained network again, by hand: hidden features, the head, and every example's gradient and Hessian diagonal by autograd."""
+    """The trained network again, by hand: hidden features, the head, and every example's gradient
+    and Hessian diagonal by autograd.
+    """
 
     def __init__(self, problem: Problem, seed: int = 0, stream: tuple[str | int, ...] = ()) -> None:
-        theta = pretrain(problem, Pretraining(pretrain_epochs=EPOCHS), Rng(seed)(*stream)("pretrain")).theta
+        theta = pretrain(
+            problem, Pretraining(pretrain_epochs=EPOCHS), Rng(seed)(*stream)("pretrain")
+        ).theta
         body, head = theta[: 6 * WIDTH + WIDTH], theta[6 * WIDTH + WIDTH :]
         x, self.y = problem.batch(torch.arange(problem.num_train))
         self.phi = torch.relu(x @ body[: 6 * WIDTH].view(WIDTH, 6).T + body[6 * WIDTH :])
-        self.head = torch.cat([head[: WIDTH * CLASSES].view(CLASSES, WIDTH), head[WIDTH * CLASSES :].unsqueeze(1)], 1)
+        self.head = torch.cat(
+            [head[: WIDTH * CLASSES].view(CLASSES, WIDTH), head[WIDTH * CLASSES :].unsqueeze(1)], 1
+        )
         self.p = self.logits(self.head).softmax(1)
         both = [self._derivatives(i) for i in range(len(self.y))]
         self.g = torch.stack([g for g, _ in both]).numpy()  # (n, classes · (width + 1))
@@ -69,7 +80,9 @@ class Reference:
     def _derivatives(self, i: int) -> tuple[Tensor, Tensor]:
         head = self.head.clone().requires_grad_()
         (g,) = torch.autograd.grad(self.loss(head, [i]), head, create_graph=True)
-        rows = [torch.autograd.grad(one, head, retain_graph=True)[0].flatten() for one in g.flatten()]
+        rows = [
+            torch.autograd.grad(one, head, retain_graph=True)[0].flatten() for one in g.flatten()
+        ]
         return g.detach().flatten(), torch.stack(rows).diagonal()
 
 
@@ -84,7 +97,9 @@ def the_reference(problem: Problem, seed: int = 0, stream: tuple[str | int, ...]
 
 
 def greedy_cover(distance: Array, num: int) -> list[int]:
-    """Facility location: the point that most shortens the way to the nearest, the first time from an example far from all."""
+    """Facility location: the point that most shortens the way to the nearest, the first time from
+    an example far from all.
+    """
     nearest, chosen = np.full(len(distance), 10 * distance.max() + 1), list[int]()
     for _ in range(num):
         gain = np.maximum(0, nearest - distance).sum(1)
@@ -99,7 +114,8 @@ def apart(x: Array, order: int = 2) -> Array:
     return result
 
 
-# --- facility location ------------------------------------------------------------------------------------------------
+# --- facility location
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_dimensions", [1, 4, 18])
@@ -109,7 +125,9 @@ def test_lcmat_s(problem: Problem, rho: float, num_dimensions: int) -> None:
     counting = reference.curved.var(0).argsort()[::-1][:num_dimensions]
     expected = []
     for members in reference.members:
-        distance = apart(reference.g[members]) + 0.5 * rho * apart(reference.curved[members][:, counting], 1)
+        distance = apart(reference.g[members]) + 0.5 * rho * apart(
+            reference.curved[members][:, counting], 1
+        )
         expected += members[greedy_cover(distance, 5)].tolist()
     coreset = select("lcmat-s", problem, per_class=5, rho=rho, num_dimensions=num_dimensions)
     assert indices(coreset) == expected
@@ -117,7 +135,10 @@ def test_lcmat_s(problem: Problem, rho: float, num_dimensions: int) -> None:
 
 
 def test_lcmat_s_without_curvature_is_gradient_matching(problem: Problem) -> None:
-    plain, craig = select("lcmat-s", problem, per_class=6, rho=0.0, weighting="clusters"), select("craig", problem, per_class=6)
+    plain, craig = (
+        select("lcmat-s", problem, per_class=6, rho=0.0, weighting="clusters"),
+        select("craig", problem, per_class=6),
+    )
     assert indices(plain) == indices(craig)
     assert torch.equal(plain.weight, craig.weight)
     assert indices(select("lcmat-s", problem, per_class=6, rho=50.0)) != indices(craig)
@@ -147,7 +168,11 @@ def test_craigs_weights_keep_their_promise(problem: Problem) -> None:
         bound = 0.0
         for members in reference.members:
             own = chosen[np.isin(chosen, members)]
-            bound += np.linalg.norm(reference.g[members][:, None] - reference.g[own][None], axis=2).min(1).sum()
+            bound += (
+                np.linalg.norm(reference.g[members][:, None] - reference.g[own][None], axis=2)
+                .min(1)
+                .sum()
+            )
         assert error <= bound
 
 
@@ -155,9 +180,16 @@ def test_adacore(problem: Problem) -> None:
     reference = the_reference(problem)
     curvature = reference.curved.mean(0)
     u = reference.g / (curvature + 0.3 * curvature.mean())
-    expected = [index for members in reference.members for index in members[greedy_cover(apart(u[members]), 5)].tolist()]
+    expected = [
+        index
+        for members in reference.members
+        for index in members[greedy_cover(apart(u[members]), 5)].tolist()
+    ]
     assert indices(select("adacore", problem, per_class=5, damping=0.3)) == expected
-    assert select("adacore", problem, per_class=5, weighting="clusters").weight.sum() == problem.num_train
+    assert (
+        select("adacore", problem, per_class=5, weighting="clusters").weight.sum()
+        == problem.num_train
+    )
 
 
 @pytest.mark.parametrize("name", ["craig", "adacore", "lcmat-s"])
@@ -171,9 +203,13 @@ def test_of_all_classes_together(name: str, problem: Problem) -> None:
 
 @pytest.mark.parametrize("name", ["craig", "adacore", "lcmat-s"])
 @pytest.mark.parametrize("entries", [36, 150])
-def test_a_part_of_a_large_class_stands_for_it(name: str, entries: int, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_large_class_stands_for_it(
+    name: str, entries: int, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = indices(select(name, problem, per_class=2))
-    monkeypatch.setattr(facility, "ENTRIES", entries)  # a matrix of 6 × 6 or 12 × 12, of 15 examples
+    monkeypatch.setattr(
+        facility, "ENTRIES", entries
+    )  # a matrix of 6 × 6 or 12 × 12, of 15 examples
     coreset = select(name, problem, per_class=2, weighting="clusters")
     assert len(set(indices(coreset))) == 6
     assert coreset.y.tolist() == [0, 0, 1, 1, 2, 2]
@@ -198,7 +234,8 @@ def test_random_candidates(name: str, problem: Problem) -> None:
     assert list(sampled[0]) != indices(select(name, problem, per_class=4))
 
 
-# --- matching ---------------------------------------------------------------------------------------------------------
+# --- matching
+# ---------------------------------------------------------------------------------------------------------
 
 
 def pursue(g: Array, target: Array, num: int, ridge: float) -> tuple[list[int], Array]:
@@ -213,7 +250,10 @@ def pursue(g: Array, target: Array, num: int, ridge: float) -> tuple[list[int], 
 
 
 def test_gradmatch(problem: Problem) -> None:
-    reference, coreset = the_reference(problem), select("gradmatch", problem, per_class=5, ridge=0.2)
+    reference, coreset = (
+        the_reference(problem),
+        select("gradmatch", problem, per_class=5, ridge=0.2),
+    )
     expected, weights = list[int](), list[float]()
     for members in reference.members:
         g = reference.g[members]
@@ -225,13 +265,21 @@ def test_gradmatch(problem: Problem) -> None:
 
 
 def held_out(problem: Problem, share: float) -> list[list[int]]:
-    """What the -val selectors leave out, by what they say: a random share of each class, from a stream of that name."""
+    """What the -val selectors leave out, by what they say: a random share of each class, from a
+    stream of that name.
+    """
     num = max(1, round(share * 15))
-    return [members[Rng(0)("validation")(label).permutation(15)[:num]].tolist() for label, members in enumerate(problem.members)]
+    return [
+        members[Rng(0)("validation")(label).permutation(15)[:num]].tolist()
+        for label, members in enumerate(problem.class_indices)
+    ]
 
 
 def test_gradmatch_val(problem: Problem) -> None:
-    reference, coreset = the_reference(problem), select("gradmatch-val", problem, per_class=4, validation=0.3)
+    reference, coreset = (
+        the_reference(problem),
+        select("gradmatch-val", problem, per_class=4, validation=0.3),
+    )
     expected = []
     for members, out in zip(reference.members, held_out(problem, 0.3), strict=True):
         rest = np.setdiff1d(members, out)
@@ -259,12 +307,15 @@ def test_glister(problem: Problem, name: str, step_size: float) -> None:
             gain = reference.g[rest] @ slope.flatten().numpy()
             gain[chosen] = -np.inf
             chosen.append(int(gain.argmax()))
-            head = head.detach() - step_size * torch.from_numpy(reference.g[rest[chosen[-1]]]).view_as(head)
+            head = head.detach() - step_size * torch.from_numpy(
+                reference.g[rest[chosen[-1]]]
+            ).view_as(head)
         expected += rest[chosen].tolist()
     assert indices(select(name, problem, per_class=5, step_size=step_size, **options)) == expected
 
 
-# --- scores -----------------------------------------------------------------------------------------------------------
+# --- scores
+# -----------------------------------------------------------------------------------------------------------
 
 
 def scores(name: str, problem: Problem) -> Array:
@@ -283,25 +334,36 @@ def scores(name: str, problem: Problem) -> Array:
     return result
 
 
-@pytest.mark.parametrize("name", ["least-confidence", "entropy", "margin", "grand", "el2n", "forgetting"])
+@pytest.mark.parametrize(
+    "name", ["least-confidence", "entropy", "margin", "grand", "el2n", "forgetting"]
+)
 def test_the_highest_scores(name: str, problem: Problem) -> None:
     score, reference = scores(name, problem), the_reference(problem)
     chosen = np.array(indices(select(name, problem, per_class=6))).reshape(CLASSES, 6)
     for label, members in enumerate(reference.members):
         assert set(chosen[label]) <= set(members)
-        np.testing.assert_allclose(score[chosen[label]], np.sort(score[members])[::-1][:6], rtol=1e-9)
+        np.testing.assert_allclose(
+            score[chosen[label]], np.sort(score[members])[::-1][:6], rtol=1e-9
+        )
     whole = indices(select(name, problem, per_class=6, balanced=False))
     np.testing.assert_allclose(score[whole], np.sort(score)[::-1][:18], rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["grand", "el2n"])
 def test_scores_of_several_networks_are_averaged(name: str, problem: Problem) -> None:
-    references = [the_reference(problem), *(the_reference(problem, 0, ("network", number)) for number in (1, 2))]
+    references = [
+        the_reference(problem),
+        *(the_reference(problem, 0, ("network", number)) for number in (1, 2)),
+    ]
     one_hot = np.eye(CLASSES)[references[0].y.numpy()]
     vectors = [one.g if name == "grand" else one.p.numpy() - one_hot for one in references]
     score = np.mean([np.linalg.norm(one, axis=1) for one in vectors], axis=0)
     chosen = indices(select(name, problem, per_class=5, num_networks=3))
-    expected = [index for members in references[0].members for index in members[score[members].argsort()[::-1][:5]].tolist()]
+    expected = [
+        index
+        for members in references[0].members
+        for index in members[score[members].argsort()[::-1][:5]].tolist()
+    ]
     assert chosen == expected
 
 
@@ -329,16 +391,22 @@ def test_contextual_diversity(problem: Problem) -> None:
     assert indices(select("c-div", problem, per_class=5)) == expected
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- all of them
+# ------------------------------------------------------------------------------------------------------
 
 
-def test_all_selectors_train_one_network(problem: Problem, shelf: Any) -> None:
+def test_all_selectors_train_one_network(problem: Problem, cache: Any) -> None:
     for entry in LOOKING:
-        options: dict[str, Any] = {"features": "network"} if "features" in entry.make.__dataclass_fields__ else {}
-        alone, shared = (select(entry.name, one, per_class=2, **options) for one in (problem, replace(problem, shelf=shelf)))
+        options: dict[str, Any] = (
+            {"features": "network"} if "features" in entry.make.__dataclass_fields__ else {}
+        )
+        alone, shared = (
+            select(entry.name, one, per_class=2, **options)
+            for one in (problem, replace(problem, cache=cache))
+        )
         assert indices(alone) == indices(shared)
     assert len(LOOKING) >= 16
-    assert len(shelf.kept) == 1
+    assert len(cache.kept) == 1
 
 
 def small(x: Tensor, y: Tensor) -> Problem:
@@ -350,7 +418,10 @@ def small(x: Tensor, y: Tensor) -> Problem:
 def test_a_class_with_one_example_gives_it(entry: Entry) -> None:
     problem = small(Rng(0).normal(7, 2), torch.tensor([0, 0, 0, 1, 0, 0, 0]))
     if entry.name.endswith("-val"):
-        with pytest.raises(ConfigError, match="1 points were asked for of 1 examples, which leaves none of them to validate on"):
+        with pytest.raises(
+            ConfigError,
+            match="1 points were asked for of 1 examples, which leaves none of them to validate on",
+        ):
             select(entry.name, problem, per_class=1)
     else:
         assert indices(select(entry.name, problem, per_class=1))[1] == 3
@@ -360,7 +431,11 @@ def test_a_class_with_one_example_gives_it(entry: Entry) -> None:
 @pytest.mark.parametrize("kind", ["duplicates", "constant within a class"])
 def test_points_that_are_the_same_are_distinct_points(entry: Entry, kind: str) -> None:
     y = torch.arange(2).repeat(8)
-    x = Rng(0).normal(4, 3).repeat(4, 1) if kind == "duplicates" else y.unsqueeze(1) * torch.ones(16, 3)
+    x = (
+        Rng(0).normal(4, 3).repeat(4, 1)
+        if kind == "duplicates"
+        else y.unsqueeze(1) * torch.ones(16, 3)
+    )
     coreset = select(entry.name, small(x, y), per_class=6)
     assert len(set(indices(coreset))) == 12
     assert coreset.weight.isfinite().all()
@@ -369,6 +444,15 @@ def test_points_that_are_the_same_are_distinct_points(entry: Entry, kind: str) -
 
 @every_looking_selector
 def test_a_network_that_diverged_is_refused(entry: Entry, problem: Problem) -> None:
-    options: dict[str, Any] = {"features": "network"} if "features" in entry.make.__dataclass_fields__ else {}
+    options: dict[str, Any] = (
+        {"features": "network"} if "features" in entry.make.__dataclass_fields__ else {}
+    )
     with pytest.raises(DataError, match="diverged in pre-training"):
-        select(entry.name, problem, per_class=2, pretrain_optimiser="sgd", pretrain_step_size=1e200, **options)
+        select(
+            entry.name,
+            problem,
+            per_class=2,
+            pretrain_optimiser="sgd",
+            pretrain_step_size=1e200,
+            **options,
+        )

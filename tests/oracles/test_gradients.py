@@ -1,4 +1,6 @@
-"""parts/gradients.py against autograd, one example at a time, and against vectors written out in full."""
+"""selection/last_layer_gradients.py against autograd, one example at a time, and against vectors
+written out in full.
+"""
 
 from collections.abc import Callable
 
@@ -11,8 +13,8 @@ from pseudocore.core.errors import DataError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.models.dense import MLP
-from pseudocore.parts import gradients
-from pseudocore.parts.gradients import (
+from pseudocore.selection import last_layer_gradients as gradients
+from pseudocore.selection.last_layer_gradients import (
     GradientMetric,
     LastLayer,
     along,
@@ -23,7 +25,7 @@ from pseudocore.parts.gradients import (
     mean_gradient,
     norms,
 )
-from pseudocore.parts.pretrain import last_layer
+from pseudocore.training.pretrain import last_layer
 
 N, H, CLASSES = 30, 5, 4
 
@@ -33,14 +35,18 @@ Head = tuple[Tensor, Tensor]
 @pytest.fixture
 def head() -> Head:
     rng = Rng(0)("head")
-    return rng("weight").normal(CLASSES, H, dtype=torch.float64), rng("bias").normal(CLASSES, dtype=torch.float64)
+    return rng("weight").normal(CLASSES, H, dtype=torch.float64), rng("bias").normal(
+        CLASSES, dtype=torch.float64
+    )
 
 
 @pytest.fixture
 def layer(head: Head) -> LastLayer:
     features = Rng(1).normal(N, H, dtype=torch.float64)
     weight, bias = head
-    return LastLayer(features, (features @ weight.T + bias).log_softmax(1), torch.arange(N) % CLASSES)
+    return LastLayer(
+        features, (features @ weight.T + bias).log_softmax(1), torch.arange(N) % CLASSES
+    )
 
 
 def loss(flat: Tensor, phi: Tensor, y: Tensor) -> Tensor:
@@ -83,7 +89,9 @@ def test_curvatures_are_autograds(head: Head, layer: LastLayer) -> None:
     close(mean_curvature(layer).flatten(), curved.mean(0))
 
 
-def test_the_dimensions_of_largest_variance(head: Head, layer: LastLayer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dimensions_of_largest_variance(
+    head: Head, layer: LastLayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gradients, "ROWS", 7)
     _, curved = by_autograd(head, layer)
     order = curved.var(0).argsort(descending=True)
@@ -97,19 +105,29 @@ def test_distances(head: Head, layer: LastLayer, monkeypatch: pytest.MonkeyPatch
     g, curved = by_autograd(head, layer)
     i, j, dimensions = torch.arange(8), torch.arange(3, N), torch.tensor([0, 5, 7, 23])
     plain = torch.cdist(g[i], g[j], compute_mode="donot_use_mm_for_euclid_dist")
-    torch.testing.assert_close(GradientMetric(layer)(i, j), plain, rtol=1e-8, atol=1e-7)  # a root of a difference near 0
+    torch.testing.assert_close(
+        GradientMetric(layer)(i, j), plain, rtol=1e-8, atol=1e-7
+    )  # a root of a difference near 0
     metric = GradientMetric(layer, curved=0.3 * curvature(layer, dimensions))
     whole = plain + 0.3 * torch.cdist(curved[i][:, dimensions], curved[j][:, dimensions], p=1)
     torch.testing.assert_close(metric(i, j), whole, rtol=1e-8, atol=1e-7)
     scale = Rng(5).uniform(CLASSES, H + 1, dtype=torch.float64)
     scaled = GradientMetric(layer, scale=scale)(i, j)
     u = g * scale.flatten()
-    torch.testing.assert_close(scaled, torch.cdist(u[i], u[j], compute_mode="donot_use_mm_for_euclid_dist"), rtol=1e-8, atol=1e-7)
+    torch.testing.assert_close(
+        scaled,
+        torch.cdist(u[i], u[j], compute_mode="donot_use_mm_for_euclid_dist"),
+        rtol=1e-8,
+        atol=1e-7,
+    )
 
 
 def test_nothing_is_farther_than_the_farthest(layer: LastLayer) -> None:
     everyone = torch.arange(N)
-    for metric in (GradientMetric(layer), GradientMetric(layer, curved=curvature(layer, torch.arange(24)))):
+    for metric in (
+        GradientMetric(layer),
+        GradientMetric(layer, curved=curvature(layer, torch.arange(24))),
+    ):
         assert metric(everyone, everyone).max() <= metric.farthest
 
 
@@ -128,8 +146,14 @@ def test_an_example_is_its_own(make_problem: Callable[..., Problem]) -> None:
 
 
 def test_a_diverged_network_is_refused(layer: LastLayer) -> None:
-    for bad in (layer._replace(features=layer.features * torch.inf), layer._replace(log_probs=layer.log_probs * torch.nan)):
-        with pytest.raises(DataError, match=r"diverged in pre-training; a smaller --pretrain-step-size usually helps"):
+    for bad in (
+        layer._replace(features=layer.features * torch.inf),
+        layer._replace(log_probs=layer.log_probs * torch.nan),
+    ):
+        with pytest.raises(
+            DataError,
+            match=r"diverged in pre-training; a smaller --pretrain-step-size usually helps",
+        ):
             bad.checked()
 
 
@@ -138,5 +162,8 @@ def test_the_same_distances_on_the_gpu(layer: LastLayer) -> None:
     curved, everyone = curvature(layer, torch.arange(24)), torch.arange(N)
     there = GradientMetric(LastLayer(*(tensor.cuda() for tensor in layer)), curved=curved.cuda())
     torch.testing.assert_close(
-        there(everyone.cuda(), everyone.cuda()).cpu(), GradientMetric(layer, curved=curved)(everyone, everyone), rtol=1e-8, atol=1e-7
+        there(everyone.cuda(), everyone.cuda()).cpu(),
+        GradientMetric(layer, curved=curved)(everyone, everyone),
+        rtol=1e-8,
+        atol=1e-7,
     )

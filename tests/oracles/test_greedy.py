@@ -1,4 +1,4 @@
-"""parts/greedy.py against the rules carried out literally, and against what the rules promise."""
+"""selection/greedy.py against the rules carried out literally, and against what the rules promise."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -10,13 +10,15 @@ import torch
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.rng import Rng
-from pseudocore.parts import greedy
+from pseudocore.selection import greedy
 
 Array = npt.NDArray[np.float64]
 Choose = Callable[[torch.Tensor, int], torch.Tensor]
 
 both = pytest.mark.parametrize("choose", [greedy.herding, greedy.k_center])
-sizes = pytest.mark.parametrize(("n", "dim"), [(10, 1), (10, 3), (17, 40), (33, 5), (60, 2), (60, 12)])
+sizes = pytest.mark.parametrize(
+    ("n", "dim"), [(10, 1), (10, 3), (17, 40), (33, 5), (60, 2), (60, 12)]
+)
 
 
 def points(n: int, dim: int, seed: int = 0) -> torch.Tensor:
@@ -25,7 +27,9 @@ def points(n: int, dim: int, seed: int = 0) -> torch.Tensor:
 
 
 def literal_herding(x: Array, num: int, sign: int = 1) -> list[int]:
-    """Every candidate's running mean, formed and compared; sign −1 takes the worst one, a mistake known from elsewhere."""
+    """Every candidate's running mean, formed and compared; sign −1 takes the worst one, a mistake
+    known from elsewhere.
+    """
     chosen: list[int] = []
     while len(chosen) < num:
         means = (x + x[chosen].sum(0)) / (len(chosen) + 1)
@@ -60,7 +64,8 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(greedy, "BLOCK", request.param)
 
 
-# --- the rules --------------------------------------------------------------------------------------------------------
+# --- the rules
+# --------------------------------------------------------------------------------------------------------
 
 
 @sizes
@@ -77,11 +82,15 @@ def test_herding_is_the_literal_rule(n: int, dim: int) -> None:
 def test_k_center_is_the_literal_rule(n: int, dim: int, first: int | None) -> None:
     for seed in range(3):
         x = points(n, dim, seed)
-        assert greedy.k_center(x, n // 2, first).tolist() == literal_k_center(x.numpy(), n // 2, first)
+        assert greedy.k_center(x, n // 2, first).tolist() == literal_k_center(
+            x.numpy(), n // 2, first
+        )
 
 
 def test_by_hand() -> None:
-    x = torch.tensor([[0.0], [1.0], [2.0], [9.0]])  # mean 3: 2 alone; with 1, 0, 9 the mean is 1.5, 1, 5.5; then 4 with 9 or 1 with 0
+    x = torch.tensor(
+        [[0.0], [1.0], [2.0], [9.0]]
+    )  # mean 3: 2 alone; with 1, 0, 9 the mean is 1.5, 1, 5.5; then 4 with 9 or 1 with 0
     assert greedy.herding(x, 3).tolist() == [2, 1, 3]
     assert greedy.k_center(x, 3).tolist() == [2, 3, 0]
     assert greedy.k_center(x, 4, first=1).tolist() == [1, 3, 0, 2]
@@ -93,14 +102,20 @@ def test_a_smaller_budget_is_a_beginning_of_a_larger_one(choose: Choose) -> None
     assert choose(x, 9).tolist() == choose(x, 25).tolist()[:9]
 
 
-# --- the promises -----------------------------------------------------------------------------------------------------
+# --- the promises
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_herding_follows_the_mean_far_closer_than_chance() -> None:
     """50 of 2,000; with the argmax instead it would be worse than chance."""
     for seed in range(3):
         x = Rng(seed)("cloud").normal(2000, 8, dtype=torch.float64)
-        by_chance = np.mean([mean_error(x.numpy(), Rng(seed)(draw).permutation(2000)[:50].tolist()) for draw in range(20)])
+        by_chance = np.mean(
+            [
+                mean_error(x.numpy(), Rng(seed)(draw).permutation(2000)[:50].tolist())
+                for draw in range(20)
+            ]
+        )
         assert mean_error(x.numpy(), greedy.herding(x, 50).tolist()) <= 0.2 * by_chance
         assert mean_error(x.numpy(), literal_herding(x.numpy(), 50, sign=-1)) > by_chance
 
@@ -113,7 +128,8 @@ def test_k_center_covers_within_twice_the_optimum(n: int, num: int) -> None:
         assert best <= radius(x.numpy(), greedy.k_center(x, num).tolist()) <= 2 * best
 
 
-# --- corners ----------------------------------------------------------------------------------------------------------
+# --- corners
+# ----------------------------------------------------------------------------------------------------------
 
 
 @both
@@ -170,7 +186,9 @@ def test_strides_and_gradients_do_not_matter(choose: Choose) -> None:
 @both
 @pytest.mark.parametrize("num", [-1, 0, 6])
 def test_impossible_numbers_are_refused(choose: Choose, num: int) -> None:
-    with pytest.raises(ConfigError, match=rf"{num} of 5 points were asked for; the number must lie in 1\.\.5"):
+    with pytest.raises(
+        ConfigError, match=rf"{num} of 5 points were asked for; the number must lie in 1\.\.5"
+    ):
         choose(points(5, 2), num)
 
 

@@ -17,7 +17,7 @@ from pseudocore.inference.last_layer_vi import LastLayerVI
 from pseudocore.inference.predict import averaged
 from pseudocore.inference.sgd import SGD, Ensemble, _mean_log_likelihood
 from pseudocore.models.dense import MLP
-from pseudocore.parts import gaussian
+from pseudocore.objectives import last_layer_gaussian as gaussian
 
 MakeProblem = Callable[..., Problem]
 
@@ -31,7 +31,9 @@ def problem(make_problem: MakeProblem) -> Problem:
 
 
 class Points(NamedTuple):
-    """Eight points with a label, a real-valued target, a distribution over classes and a weight each."""
+    """Eight points with a label, a real-valued target, a distribution over classes and a weight
+    each.
+    """
 
     x: Tensor
     labels: Tensor
@@ -44,20 +46,35 @@ class Points(NamedTuple):
 def points() -> Points:
     rng = Rng(1)
     outputs = rng("outputs").normal(M, NUM_CLASSES, dtype=torch.float64)
-    x, weight = rng("x").normal(M, 6, dtype=torch.float64), 0.2 + 2 * rng("weight").uniform(M, dtype=torch.float64)
+    x, weight = (
+        rng("x").normal(M, 6, dtype=torch.float64),
+        0.2 + 2 * rng("weight").uniform(M, dtype=torch.float64),
+    )
     return Points(x, torch.arange(M) % NUM_CLASSES, outputs, (2 * outputs).softmax(1), weight)
 
 
 def plain(x: Tensor, y: Tensor, weight: Tensor | None = None, **provenance: Any) -> Coreset:
-    return Coreset(x, y, torch.ones(len(x), dtype=torch.float64) if weight is None else weight, provenance=provenance)
+    return Coreset(
+        x,
+        y,
+        torch.ones(len(x), dtype=torch.float64) if weight is None else weight,
+        provenance=provenance,
+    )
 
 
-# --- last-layer-vi ----------------------------------------------------------------------------------------------------
+# --- last-layer-vi
+# ----------------------------------------------------------------------------------------------------
 
 
 def regression(problem: Problem, coreset: Coreset, y: Tensor, typical: float) -> Tensor:
-    """log p at the test points by dense Bayesian linear regression on the inputs, then the probit formula."""
-    phi, test, w = problem.inputs(coreset.x).numpy(), problem.inputs(problem.data.test.x).numpy(), coreset.weight.numpy()
+    """log p at the test points by dense Bayesian linear regression on the inputs, then the probit
+    formula.
+    """
+    phi, test, w = (
+        problem.inputs(coreset.x).numpy(),
+        problem.inputs(problem.data.test.x).numpy(),
+        coreset.weight.numpy(),
+    )
     rho = typical / NUMBERS["prior_variance"]
     noise_precision = rho / (NUMBERS["ridge"] * typical)
     V = np.linalg.inv(rho * np.eye(6) + noise_precision * phi.T @ (w[:, None] * phi))
@@ -67,25 +84,35 @@ def regression(problem: Problem, coreset: Coreset, y: Tensor, typical: float) ->
     return torch.from_numpy(logits).log_softmax(1)
 
 
-def test_on_a_linear_model_it_is_exact_bayesian_linear_regression(problem: Problem, points: Points) -> None:
+def test_on_a_linear_model_it_is_exact_bayesian_linear_regression(
+    problem: Problem, points: Points
+) -> None:
     """The features are the inputs, so training the network must change nothing."""
     coreset = plain(points.x, points.outputs)
     typical = float(problem.inputs(points.x).square().sum(1).mean())
     expected = regression(problem, coreset, points.outputs, typical)
     for num_steps in (1, 5):
-        ours = LastLayerVI(num_steps=num_steps, **NUMBERS).fit(problem, coreset, Rng(0))(problem.data.test.x)
+        ours = LastLayerVI(num_steps=num_steps, **NUMBERS).fit(problem, coreset, Rng(0))(
+            problem.data.test.x
+        )
         assert (ours - expected).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("factor", [1.0, 100.0])
 def test_weights_multiply_the_likelihood(problem: Problem, points: Points, factor: float) -> None:
-    """A hundredfold weight is a hundredfold data: the posterior narrows, the prior stays where it was."""
+    """A hundredfold weight is a hundredfold data: the posterior narrows, the prior stays where it
+    was.
+    """
     directions = points.x / points.x.norm(dim=1, keepdim=True)
-    x = problem.pixels(2 * directions)  # one norm for all, so that it does not matter how the typical one is averaged
+    x = problem.pixels(
+        2 * directions
+    )  # one norm for all, so that it does not matter how the typical one is averaged
     coreset = plain(x, points.outputs, factor * points.weight)
     ours = LastLayerVI(num_steps=1, **NUMBERS).fit(problem, coreset, Rng(0))(problem.data.test.x)
     assert (ours - regression(problem, coreset, points.outputs, typical=4.0)).abs().max() < 1e-10
-    unweighted = LastLayerVI(num_steps=1, **NUMBERS).fit(problem, plain(x, points.outputs), Rng(0))(problem.data.test.x)
+    unweighted = LastLayerVI(num_steps=1, **NUMBERS).fit(problem, plain(x, points.outputs), Rng(0))(
+        problem.data.test.x
+    )
     assert (ours - unweighted).abs().max() > 1e-3
 
 
@@ -94,8 +121,13 @@ def test_a_weight_is_a_repetition(make_problem: MakeProblem, points: Points) -> 
     problem = make_problem(MLP(width=9, depth=1))
     times = 1 + torch.arange(M) % 3
     weighted = plain(points.x, points.outputs, times.double())
-    repeated = plain(points.x.repeat_interleave(times, 0), points.outputs.repeat_interleave(times, 0))
-    ours, theirs = (LastLayerVI(num_steps=5, **NUMBERS).fit(problem, c, Rng(0))(problem.data.test.x) for c in (weighted, repeated))
+    repeated = plain(
+        points.x.repeat_interleave(times, 0), points.outputs.repeat_interleave(times, 0)
+    )
+    ours, theirs = (
+        LastLayerVI(num_steps=5, **NUMBERS).fit(problem, c, Rng(0))(problem.data.test.x)
+        for c in (weighted, repeated)
+    )
     assert (ours - theirs).abs().max() < 1e-10
 
 
@@ -105,24 +137,39 @@ def test_a_point_without_weight_is_no_point(problem: Problem, points: Points) ->
     weight = torch.ones(M + 1, dtype=torch.float64)
     weight[-1] = 0
     way = LastLayerVI(num_steps=5, **NUMBERS)
-    ours, theirs = (way.fit(problem, c, Rng(0))(problem.data.test.x) for c in (plain(x, y, weight), plain(points.x, points.outputs)))
+    ours, theirs = (
+        way.fit(problem, c, Rng(0))(problem.data.test.x)
+        for c in (plain(x, y, weight), plain(points.x, points.outputs))
+    )
     assert (ours - theirs).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("width", [None, 9])
-def test_hard_labels_are_centred_one_hot_targets(make_problem: MakeProblem, points: Points, width: int | None) -> None:
+def test_hard_labels_are_centred_one_hot_targets(
+    make_problem: MakeProblem, points: Points, width: int | None
+) -> None:
     problem = make_problem(MLP(width=width, depth=1)) if width else make_problem()
     soft = torch.eye(NUM_CLASSES, dtype=torch.float64)[points.labels] - 1 / NUM_CLASSES
-    hard, centred = (LastLayerVI(num_steps=5, **NUMBERS).fit(problem, plain(points.x, y), Rng(0)) for y in (points.labels, soft))
+    hard, centred = (
+        LastLayerVI(num_steps=5, **NUMBERS).fit(problem, plain(points.x, y), Rng(0))
+        for y in (points.labels, soft)
+    )
     assert (hard(problem.data.test.x) - centred(problem.data.test.x)).abs().max() < 1e-12
 
 
-def test_numbers_come_from_the_options_then_the_coreset_then_the_defaults(problem: Problem, points: Points) -> None:
+def test_numbers_come_from_the_options_then_the_coreset_then_the_defaults(
+    problem: Problem, points: Points
+) -> None:
     defaults = {"logit_scale": 10.0, "prior_variance": 0.01, "ridge": 0.01}
-    bare, learned = plain(points.x, points.outputs), plain(points.x, points.outputs, posterior=NUMBERS)
+    bare, learned = (
+        plain(points.x, points.outputs),
+        plain(points.x, points.outputs, posterior=NUMBERS),
+    )
 
     def predict(coreset: Coreset, **options: Any) -> Tensor:
-        return LastLayerVI(num_steps=1, **options).fit(problem, coreset, Rng(0))(problem.data.test.x)
+        return LastLayerVI(num_steps=1, **options).fit(problem, coreset, Rng(0))(
+            problem.data.test.x
+        )
 
     assert torch.equal(predict(bare), predict(bare, **defaults))
     assert torch.equal(predict(learned), predict(bare, **NUMBERS))
@@ -130,11 +177,17 @@ def test_numbers_come_from_the_options_then_the_coreset_then_the_defaults(proble
     assert not torch.equal(predict(bare), predict(learned))
 
 
-def test_training_is_torchs_adam_on_the_weighted_squared_error(make_problem: MakeProblem, points: Points) -> None:
-    """Each test point's features tell its network apart, so the predictions of a network trained by hand are the test."""
+def test_training_is_torchs_adam_on_the_weighted_squared_error(
+    make_problem: MakeProblem, points: Points
+) -> None:
+    """Each test point's features tell its network apart, so the predictions of a network trained by
+    hand are the test.
+    """
     problem, rng = make_problem(MLP(width=9, depth=1)), Rng(4)
     network = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, NUM_CLASSES)).double()
-    nn.utils.vector_to_parameters(problem.model.init(rng("theta"), dtype=torch.float64), network.parameters())
+    nn.utils.vector_to_parameters(
+        problem.model.init(rng("theta"), dtype=torch.float64), network.parameters()
+    )
     optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
     for _ in range(7):
         optimiser.zero_grad()
@@ -143,25 +196,35 @@ def test_training_is_torchs_adam_on_the_weighted_squared_error(make_problem: Mak
         optimiser.step()
     with torch.no_grad():
         phi, test = (network[:2](problem.inputs(x)) for x in (points.x, problem.data.test.x))
-    posterior = gaussian.fit(phi, points.outputs, ridge=0.05, prior_variance=0.3, weight=points.weight)
+    posterior = gaussian.fit(
+        phi, points.outputs, ridge=0.05, prior_variance=0.3, weight=points.weight
+    )
     theirs = gaussian.log_probs(*gaussian.predict(posterior, test), 4.0)
     coreset = plain(points.x, points.outputs, points.weight)
-    ours = LastLayerVI(num_steps=7, step_size=3e-3, **NUMBERS).fit(problem, coreset, rng)(problem.data.test.x)
+    ours = LastLayerVI(num_steps=7, step_size=3e-3, **NUMBERS).fit(problem, coreset, rng)(
+        problem.data.test.x
+    )
     assert (ours - theirs).abs().max() < 1e-10
 
 
-# --- sgd and ensemble -------------------------------------------------------------------------------------------------
+# --- sgd and ensemble
+# -------------------------------------------------------------------------------------------------
 
 
-def torch_sgd(problem: Problem, theta: Tensor, x: Tensor, targets: Tensor, weight: Tensor, settings: SGD) -> nn.Linear:
-    """Torch's own SGD on the same objective. Its velocity is free of step sizes and ours holds them, so a falling step size
+def torch_sgd(
+    problem: Problem, theta: Tensor, x: Tensor, targets: Tensor, weight: Tensor, settings: SGD
+) -> nn.Linear:
+    """Torch's own SGD on the same objective. Its velocity is free of step sizes and ours holds
+    them, so a falling step size
     goes into its loss and its lr is 1: v ← μv + η_t∇, θ ← θ − v."""
     network = nn.Linear(6, NUM_CLASSES).double()
     nn.utils.vector_to_parameters(theta.clone(), network.parameters())
     optimiser = torch.optim.SGD(network.parameters(), lr=1.0, momentum=settings.momentum)
     for step in range(settings.num_steps):
         optimiser.zero_grad()
-        cross_entropy = nn.functional.cross_entropy(network(problem.inputs(x)), targets, reduction="none")
+        cross_entropy = nn.functional.cross_entropy(
+            network(problem.inputs(x)), targets, reduction="none"
+        )
         squares = sum(parameter.square().sum() for parameter in network.parameters())
         loss = (weight * cross_entropy).sum() / weight.sum() + settings.weight_decay / 2 * squares
         eta = settings.step_size * (1 + math.cos(math.pi * step / settings.num_steps)) / 2
@@ -179,7 +242,12 @@ SETTINGS = SGD(**FIELDS)
 def test_sgd_is_torchs(problem: Problem, points: Points, kind: str, weighted: bool) -> None:
     """Real-valued outputs become probabilities by the logit scale learned with them."""
     weight = points.weight if weighted else torch.ones(M, dtype=torch.float64)
-    coreset = plain(points.x, getattr(points, kind), weight, **({"posterior": {"logit_scale": 2.0}} if kind == "outputs" else {}))
+    coreset = plain(
+        points.x,
+        getattr(points, kind),
+        weight,
+        **({"posterior": {"logit_scale": 2.0}} if kind == "outputs" else {}),
+    )
     targets = points.labels if kind == "labels" else points.probabilities
     start = problem.model.init(Rng(5)("theta"), dtype=torch.float64)
     network = torch_sgd(problem, start, points.x, targets, weight, SETTINGS)
@@ -192,7 +260,9 @@ def test_sgd_is_torchs(problem: Problem, points: Points, kind: str, weighted: bo
 
 def test_a_weight_is_a_repetition_for_sgd(problem: Problem, points: Points) -> None:
     times = 1 + torch.arange(M) % 3
-    repeated = plain(points.x.repeat_interleave(times, 0), points.labels.repeat_interleave(times, 0))
+    repeated = plain(
+        points.x.repeat_interleave(times, 0), points.labels.repeat_interleave(times, 0)
+    )
     ours, theirs = (
         SETTINGS.fit(problem, coreset, Rng(5))(problem.data.test.x)
         for coreset in (plain(points.x, points.labels, times.double()), repeated)
@@ -200,10 +270,18 @@ def test_a_weight_is_a_repetition_for_sgd(problem: Problem, points: Points) -> N
     assert (ours - theirs).abs().max() < 1e-12
 
 
-def test_members_of_an_ensemble_are_networks_trained_alone(problem: Problem, points: Points) -> None:
-    coreset, test = plain(points.x, points.labels, points.weight), problem.inputs(problem.data.test.x)
+def test_members_of_an_ensemble_are_networks_trained_alone(
+    problem: Problem, points: Points
+) -> None:
+    coreset, test = (
+        plain(points.x, points.labels, points.weight),
+        problem.inputs(problem.data.test.x),
+    )
     starts = problem.model.init(Rng(5)("theta"), num=3, dtype=torch.float64)
-    networks = [torch_sgd(problem, theta, points.x, points.labels, points.weight, SETTINGS) for theta in starts]
+    networks = [
+        torch_sgd(problem, theta, points.x, points.labels, points.weight, SETTINGS)
+        for theta in starts
+    ]
     probabilities = torch.stack([network(test).softmax(1) for network in networks]).mean(0).detach()
     ours = Ensemble(num_members=3, **FIELDS).fit(problem, coreset, Rng(5))(problem.data.test.x)
     assert (ours.exp() - probabilities).abs().max() < 1e-10
@@ -211,28 +289,43 @@ def test_members_of_an_ensemble_are_networks_trained_alone(problem: Problem, poi
 
 def test_an_ensemble_of_one_is_sgd(problem: Problem, points: Points) -> None:
     coreset = plain(points.x, points.labels)
-    one, alone = (way.fit(problem, coreset, Rng(5))(problem.data.test.x) for way in (Ensemble(num_members=1, **FIELDS), SETTINGS))
+    one, alone = (
+        way.fit(problem, coreset, Rng(5))(problem.data.test.x)
+        for way in (Ensemble(num_members=1, **FIELDS), SETTINGS)
+    )
     assert torch.equal(one, alone)
 
 
 def test_batches_estimate_the_whole_without_bias(problem: Problem, points: Points) -> None:
     """Over many draws of two-point batches the mean gradient at zero is that of all points."""
-    start, once = torch.zeros(21, dtype=torch.float64), SGD(num_steps=1, step_size=1.0, weight_decay=0.0)
+    start, once = (
+        torch.zeros(21, dtype=torch.float64),
+        SGD(num_steps=1, step_size=1.0, weight_decay=0.0),
+    )
     whole = torch_sgd(problem, start, points.x, points.labels, points.weight, once)
     density = _mean_log_likelihood(problem, plain(points.x, points.labels, points.weight), 2)
     drawn = torch.stack([grad(density)(start, Rng(seed)) for seed in range(800)])
-    z = (drawn.mean(0) - nn.utils.parameters_to_vector(whole.parameters()).detach()) / (drawn.std(0) / math.sqrt(len(drawn)))
+    z = (drawn.mean(0) - nn.utils.parameters_to_vector(whole.parameters()).detach()) / (
+        drawn.std(0) / math.sqrt(len(drawn))
+    )
     assert z.abs().max() < 4
 
 
-# --- averaging --------------------------------------------------------------------------------------------------------
+# --- averaging
+# --------------------------------------------------------------------------------------------------------
 
 
-def test_averaging_is_the_log_of_the_mean_probability(make_problem: MakeProblem, points: Points) -> None:
+def test_averaging_is_the_log_of_the_mean_probability(
+    make_problem: MakeProblem, points: Points
+) -> None:
     problem = make_problem(MLP(width=9, depth=1))
     thetas = 3 * problem.model.init(Rng(6), num=4, dtype=torch.float64)
     x = problem.data.test.x
-    naive = torch.stack([problem.model.logits(theta, problem.inputs(x)).softmax(1) for theta in thetas]).mean(0).log()
+    naive = (
+        torch.stack([problem.model.logits(theta, problem.inputs(x)).softmax(1) for theta in thetas])
+        .mean(0)
+        .log()
+    )
     assert (averaged(problem, thetas, problem.inputs(points.x))(x) - naive).abs().max() < 1e-12
 
 

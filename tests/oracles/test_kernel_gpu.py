@@ -1,19 +1,21 @@
-"""KIP, DD and LD on a CUDA device: captured whole with the numbers of the eager step, DD in the memory of one inner step."""
+"""KIP, DD and LD on a CUDA device: captured whole with the numbers of the eager step, DD in the
+memory of one inner step.
+"""
 
 from typing import Any
 
 import pytest
 import torch
 
-from pseudocore.core.loop import run
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
-from pseudocore.data import whiten
-from pseudocore.methods.dd import DatasetDistillation
-from pseudocore.methods.kip import KIP
-from pseudocore.methods.ld import LabelDistillation, LabelDistillationRidge
+from pseudocore.data import preprocessing as whiten
+from pseudocore.methods.condense.dd import DatasetDistillation
+from pseudocore.methods.condense.kip import KIP
+from pseudocore.methods.condense.ld import LabelDistillation, LabelDistillationRidge
 from pseudocore.models.convnet import ConvNet
+from pseudocore.runtime.loop import run
 
 pytestmark = pytest.mark.gpu
 
@@ -35,18 +37,25 @@ def noise_images(width: int, dtype: torch.dtype = torch.float32) -> Problem:
     x = (256 * rng("x").uniform(200, 3, 32, 32)).to(torch.uint8)
     y = torch.arange(200) % 10
     data = Dataset("noise", Examples(x, y), Examples(x[:10], y[:10]), 10)
-    model, preprocess = ConvNet(width=width).build(data.shape, 10), whiten.make("standard", data, device=device, dtype=dtype)
+    model, preprocess = (
+        ConvNet(width=width).build(data.shape, 10),
+        whiten.make("standard", data, device=device, dtype=dtype),
+    )
     return Problem(data, model, preprocess, device=device, dtype=dtype)
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_a_step_is_captured_and_draws_as_it_would_eagerly(method: Any) -> None:
-    problem = noise_images(16, torch.float64)  # in float32 rounding alone moves `dd` by 3 % of what it moves
+    problem = noise_images(
+        16, torch.float64
+    )  # in float32 rounding alone moves `dd` by 3 % of what it moves
     captured, eager = (run(method, problem, seed=0, compile=how) for how in ("auto", "off"))
     assert (captured.status, captured.note) == ("finished", "")
     start = method.coreset(problem, method.init(problem, Rng(0)("init")))
     for name in ("x", "y"):
-        ours, theirs, before = (getattr(coreset, name).double() for coreset in (captured.coreset, eager.coreset, start))
+        ours, theirs, before = (
+            getattr(coreset, name).double() for coreset in (captured.coreset, eager.coreset, start)
+        )
         assert (ours - theirs).norm() <= 1e-4 * (theirs - before).norm()
 
 

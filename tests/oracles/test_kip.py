@@ -1,6 +1,7 @@
 """KIP: a whole step against its objective recomputed in numpy, and its gradient by differences.
 
-The gradient is read where the step leaves it: Adam's first moment after a first step is (1 − β₁) times it.
+The gradient is read where the step leaves it: Adam's first moment after a first step is (1 − β₁)
+times it.
 """
 
 import math
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.methods.kip import KIP, Learned, State
+from pseudocore.methods.condense.kip import KIP, Learned, State
 from pseudocore.models.dense import MLP
 
 MakeProblem = Callable[..., Problem]
@@ -30,7 +31,15 @@ every_kernel = pytest.mark.parametrize("kernel", KERNELS)
 
 
 def method(**changes: Any) -> KIP:
-    few = {"per_class": 2, "num_steps": 10, "batch_size": 12, "kernel_depth": 2, "bias_variance": 0.2, "num_networks": 2, "ridge": 0.05}
+    few = {
+        "per_class": 2,
+        "num_steps": 10,
+        "batch_size": 12,
+        "kernel_depth": 2,
+        "bias_variance": 0.2,
+        "num_networks": 2,
+        "ridge": 0.05,
+    }
     return KIP(**{**few, "logit_scale": 3.0, **changes})
 
 
@@ -40,15 +49,23 @@ def problem(make_problem: MakeProblem) -> Problem:
 
 
 def begin(kip: KIP, problem: Problem) -> State:
-    """A state that has moved off its start: no gradient vanishes by symmetry, no point is one of the batch, where the NTK has a cusp."""
+    """A state that has moved off its start: no gradient vanishes by symmetry, no point is one of
+    the batch, where the NTK has a cusp.
+    """
     state = kip.init(problem, RNG("init"))
-    x, y = (part + 0.1 * RNG(name).normal(*part.shape, dtype=torch.float64) for name, part in zip("xy", state.learned, strict=False))
+    x, y = (
+        part + 0.1 * RNG(name).normal(*part.shape, dtype=torch.float64)
+        for name, part in zip("xy", state.learned, strict=False)
+    )
     return state._replace(learned=state.learned._replace(x=x, y=y))
 
 
 def numpy_kernel(kip: KIP, problem: Problem, x: Array, other: Array) -> Array:
     if kip.kernel == "features":
-        one = [numpy_features(theta, x) @ numpy_features(theta, other).T / WIDTH for theta in thetas(kip, problem)]
+        one = [
+            numpy_features(theta, x) @ numpy_features(theta, other).T / WIDTH
+            for theta in thetas(kip, problem)
+        ]
         return np.array(np.mean(one, 0))
     pair = [[2 * np.sum(a * b) / x.shape[1] + 0.2 for b in other] for a in x]
     K, tangent = np.array(pair), np.array(pair)
@@ -63,7 +80,10 @@ def numpy_kernel(kip: KIP, problem: Problem, x: Array, other: Array) -> Array:
 
 
 def thetas(kip: KIP, problem: Problem) -> list[Array]:
-    return [problem.model.init(RNG("network", number), dtype=torch.float64).numpy() for number in range(kip.num_networks)]
+    return [
+        problem.model.init(RNG("network", number), dtype=torch.float64).numpy()
+        for number in range(kip.num_networks)
+    ]
 
 
 def numpy_features(theta: Array, x: Array) -> Array:
@@ -76,19 +96,30 @@ def numpy_losses(kip: KIP, problem: Problem, learned: Learned) -> tuple[float, f
     real, labels = problem.batch(RNG("batch").integers(problem.num_train, kip.batch_size))
     u = learned.x.numpy()
     gram = numpy_kernel(kip, problem, u, u)
-    if kip.kernel != "features":  # arccos(1) by rounding is not 0, and its error is the root of the rounding
+    if (
+        kip.kernel != "features"
+    ):  # arccos(1) by rounding is not 0, and its error is the root of the rounding
         np.fill_diagonal(gram, numpy_diagonal(kip, u))
     gram += kip.ridge * np.trace(gram) / len(gram) * np.eye(len(gram))
     mean = numpy_kernel(kip, problem, real.numpy(), u) @ np.linalg.inv(gram) @ learned.y.numpy()
     one_hot = np.eye(3)[labels.numpy()]
     logits = math.exp(learned.log_scale) * mean
     log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    return float(0.5 * ((mean - one_hot + 1 / 3) ** 2).sum(1).mean()), float(-(one_hot * log_probs).sum(1).mean())
+    return float(0.5 * ((mean - one_hot + 1 / 3) ** 2).sum(1).mean()), float(
+        -(one_hot * log_probs).sum(1).mean()
+    )
 
 
 def numpy_diagonal(kip: KIP, u: Array) -> Array:
-    """With weight variance 2 every layer adds the bias variance; the tangent kernel adds all layers up."""
-    layers = np.array([2 * (u**2).sum(1) / u.shape[1] + 0.2 * (1 + layer) for layer in range(kip.kernel_depth + 1)])
+    """With weight variance 2 every layer adds the bias variance; the tangent kernel adds all layers
+    up.
+    """
+    layers = np.array(
+        [
+            2 * (u**2).sum(1) / u.shape[1] + 0.2 * (1 + layer)
+            for layer in range(kip.kernel_depth + 1)
+        ]
+    )
     total: Array = layers.sum(0) if kip.kernel == "ntk" else layers[-1]
     return total
 
@@ -98,18 +129,25 @@ def test_the_loss_is_that_of_numpy(kernel: Any, problem: Problem) -> None:
     kip = method(kernel=kernel)
     state = begin(kip, problem)
     _, info = kip.step(problem, state, RNG)
-    assert float(info.loss) == pytest.approx(sum(numpy_losses(kip, problem, state.learned)), rel=1e-9)
+    assert float(info.loss) == pytest.approx(
+        sum(numpy_losses(kip, problem, state.learned)), rel=1e-9
+    )
 
 
 @every_kernel
-def test_the_gradient_is_that_of_differences(kernel: Any, problem: Problem, differentiate: Differentiate) -> None:
+def test_the_gradient_is_that_of_differences(
+    kernel: Any, problem: Problem, differentiate: Differentiate
+) -> None:
     kip = method(kernel=kernel)
     state = begin(kip, problem)
     after, _ = kip.step(problem, state, RNG)
     learned = state.learned
     for name, which in (("x", 0), ("y", 0), ("log_scale", 1)):
         ours = getattr(after.moments, name).first / (1 - 0.9)
-        by = differentiate(lambda value: numpy_losses(kip, problem, learned._replace(**{name: value}))[which], getattr(learned, name))  # noqa: B023
+        by = differentiate(
+            lambda value: numpy_losses(kip, problem, learned._replace(**{name: value}))[which],
+            getattr(learned, name),
+        )
         assert by.norm() > 1e-3
         assert float((ours - by).norm() / by.norm()) < 1e-6, name
 
@@ -129,7 +167,9 @@ def test_label_lr_zero_keeps_the_targets(problem: Problem) -> None:
     kip = method(label_lr=0.0)
     state = kip.init(problem, RNG("init"))
     after, _ = kip.step(problem, state, RNG)
-    assert torch.equal(after.learned.y, torch.eye(3, dtype=torch.float64).repeat_interleave(2, 0) - 1 / 3)
+    assert torch.equal(
+        after.learned.y, torch.eye(3, dtype=torch.float64).repeat_interleave(2, 0) - 1 / 3
+    )
     assert not torch.equal(after.learned.x, state.learned.x)
 
 
@@ -165,6 +205,9 @@ def test_the_coreset_carries_scale_and_ridge(problem: Problem) -> None:
     kip = method()
     state, _ = kip.step(problem, begin(kip, problem), RNG)
     coreset = kip.coreset(problem, state)
-    assert coreset.learned == {"logit_scale": pytest.approx(math.exp(state.learned.log_scale)), "ridge": 0.05}
+    assert coreset.learned == {
+        "logit_scale": pytest.approx(math.exp(state.learned.log_scale)),
+        "ridge": 0.05,
+    }
     torch.testing.assert_close(problem.inputs(coreset.x), state.learned.x)
     assert torch.equal(coreset.y, state.learned.y)

@@ -1,4 +1,6 @@
-"""parts/matching.py against the rule carried out literally with scipy's non-negative least squares."""
+"""objectives/matching.py against the rule carried out literally with scipy's non-negative least
+squares.
+"""
 
 from itertools import pairwise
 
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.rng import Rng
-from pseudocore.parts.matching import matching_pursuit
+from pseudocore.objectives.matching import matching_pursuit
 
 Array = npt.NDArray[np.float64]
 
@@ -75,7 +77,10 @@ def test_weights_solve_the_dense_problem_where_some_are_zero(ridge: float) -> No
 def test_the_more_atoms_the_nearer() -> None:
     g = atoms(50, 30)
     b = g.sum(0)
-    losses = [_loss(g.numpy()[chosen], b.numpy(), weight, 0.0) for chosen, weight in (pursue(g, b, num, 0.0) for num in range(1, 20))]
+    losses = [
+        _loss(g.numpy()[chosen], b.numpy(), weight, 0.0)
+        for chosen, weight in (pursue(g, b, num, 0.0) for num in range(1, 20))
+    ]
     assert all(later < earlier for earlier, later in pairwise(losses))
 
 
@@ -90,12 +95,15 @@ def test_single_precision_is_near_double() -> None:
     g = atoms(80, 40)
     b = g.sum(0)
     _, weight = pursue(g, b, 10, 0.5)
-    chosen, of_single = matching_pursuit(lambda i: g.float() @ g[i[0]].float(), (g @ b).float(), 10, ridge=0.5)
+    chosen, of_single = matching_pursuit(
+        lambda i: g.float() @ g[i[0]].float(), (g @ b).float(), 10, ridge=0.5
+    )
     assert chosen.tolist() == pursue(g, b, 10, 0.5)[0]
     np.testing.assert_allclose(of_single.numpy(), weight, rtol=1e-3)
 
 
-# --- corners ----------------------------------------------------------------------------------------------------------
+# --- corners
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.5])
@@ -110,7 +118,9 @@ def test_duplicates_are_distinct_atoms(ridge: float) -> None:
 
 
 def test_nothing_to_match() -> None:
-    chosen, weight = pursue(torch.zeros(5, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64), 3, 0.0)
+    chosen, weight = pursue(
+        torch.zeros(5, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64), 3, 0.0
+    )
     assert chosen == [0, 1, 2]
     assert weight.tolist() == [0, 0, 0]
 
@@ -124,7 +134,9 @@ def test_a_target_on_the_other_side_gets_no_weight() -> None:
 
 @pytest.mark.parametrize("num", [-1, 0, 6])
 def test_impossible_numbers_are_refused(num: int) -> None:
-    with pytest.raises(ConfigError, match=rf"{num} of 5 points were asked for; the number must lie in 1\.\.5"):
+    with pytest.raises(
+        ConfigError, match=rf"{num} of 5 points were asked for; the number must lie in 1\.\.5"
+    ):
         pursue(atoms(5, 2), atoms(5, 2)[0], num, 0.1)
 
 

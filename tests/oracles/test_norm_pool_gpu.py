@@ -1,4 +1,5 @@
-"""The kernels of a block, a first convolution and norm with ReLU and pooling, against torch's own layers, both ways; and where they must
+"""The kernels of a block, a first convolution and norm with ReLU and pooling, against torch's own
+layers, both ways; and where they must
 not be used."""
 
 import pytest
@@ -7,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
-from pseudocore.core.gradient import gradient_of, gradient_of_slope
 from pseudocore.core.rng import Rng
 from pseudocore.models.convnet import ConvNet
+from pseudocore.runtime.autodiff import directional_grad, gradient_of
 
 pytestmark = pytest.mark.gpu
 
@@ -22,9 +23,13 @@ def layers(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("side", "channels"), [(32, 128), (32, 48), (16, 64), (16, 16), (8, 128), (4, 32), (2, 16)])
-def test_it_is_torchs_layers_and_their_gradient(side: int, channels: int, dtype: torch.dtype) -> None:
-    from pseudocore.kernels.norm_pool import norm_pool
+@pytest.mark.parametrize(
+    ("side", "channels"), [(32, 128), (32, 48), (16, 64), (16, 16), (8, 128), (4, 32), (2, 16)]
+)
+def test_it_is_torchs_layers_and_their_gradient(
+    side: int, channels: int, dtype: torch.dtype
+) -> None:
+    from pseudocore.models._triton.norm_pool import norm_pool
 
     rng, at = Rng(0), {"device": "cuda"}
     x = (3 * rng("x").normal(5, channels, side, side, **at) + 1).to(dtype)
@@ -45,12 +50,17 @@ def test_it_is_torchs_layers_and_their_gradient(side: int, channels: int, dtype:
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
 @pytest.mark.parametrize(
-    ("shape", "padding", "channels"), [((3, 32, 32), 1, 128), ((1, 28, 28), 3, 48), ((2, 16, 16), 1, 16), ((3, 10, 8), 1, 32)]
+    ("shape", "padding", "channels"),
+    [((3, 32, 32), 1, 128), ((1, 28, 28), 3, 48), ((2, 16, 16), 1, 16), ((3, 10, 8), 1, 32)],
 )
 def test_a_first_block_is_torchs_layers_and_their_gradients(
-    shape: tuple[int, int, int], padding: int, channels: int, precision: str, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, int, int],
+    padding: int,
+    channels: int,
+    precision: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pseudocore.kernels.first_block import first_block
+    from pseudocore.models._triton.first_block import first_block
 
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
     rng, at = Rng(0), {"device": "cuda"}
@@ -67,14 +77,24 @@ def test_a_first_block_is_torchs_layers_and_their_gradients(
         ours = first_block(*found, padding, 1e-5)
     assert ours.is_contiguous(memory_format=torch.channels_last)
     slope = rng("s").normal(*theirs.shape, **at)
-    gradients = zip(torch.autograd.grad(theirs, exact, slope.double()), torch.autograd.grad(ours, found, slope.to(ours.dtype)), strict=True)
-    assert (ours - theirs).norm() < {"float32": 1e-6, "tf32": 1e-3, "bf16": 1e-2}[precision] * theirs.norm()
+    gradients = zip(
+        torch.autograd.grad(theirs, exact, slope.double()),
+        torch.autograd.grad(ours, found, slope.to(ours.dtype)),
+        strict=True,
+    )
+    assert (ours - theirs).norm() < {"float32": 1e-6, "tf32": 1e-3, "bf16": 1e-2}[
+        precision
+    ] * theirs.norm()
     for one, other in gradients:  # of the rounded ones, a ReLU in some thousands opens or closes
-        assert (other - one).norm() < {"float32": 1e-5, "tf32": 3e-2, "bf16": 1e-1}[precision] * one.norm()
+        assert (other - one).norm() < {"float32": 1e-5, "tf32": 3e-2, "bf16": 1e-1}[
+            precision
+        ] * one.norm()
 
 
 @pytest.mark.parametrize("argnums", [0, 1])
-def test_a_network_uses_it_for_gradients_that_are_followed(argnums: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_uses_it_for_gradients_that_are_followed(
+    argnums: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = ConvNet(width=32).build((3, 32, 32), 10)
     assert model.has_kernels
     theta, x = model.init(Rng(0), device="cuda"), Rng(1).normal(20, 3, 32, 32, device="cuda")
@@ -83,7 +103,7 @@ def test_a_network_uses_it_for_gradients_that_are_followed(argnums: int, monkeyp
         return model.logits(theta, x).log_softmax(-1)[:, 3].sum()
 
     with_kernel = gradient_of(loss, argnums)(theta, x)
-    monkeypatch.setattr("pseudocore.models.norm_pool.is_plain", lambda: False)
+    monkeypatch.setattr("pseudocore.models.norm_pool.is_eager", lambda: False)
     without = gradient_of(loss, argnums)(theta, x)
     assert not torch.equal(with_kernel, without)
     assert (with_kernel - without).norm() < FLIPS * without.norm()
@@ -104,9 +124,15 @@ def test_what_is_differentiated_twice_or_batched_goes_through_torchs_layers() ->
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 16, 16)])
-def test_second_derivatives_through_the_kernels_are_those_of_torchs_layers(shape: tuple[int, ...]) -> None:
+def test_second_derivatives_through_the_kernels_are_those_of_torchs_layers(
+    shape: tuple[int, ...],
+) -> None:
     model = ConvNet(width=32).build(shape, 10)
-    theta, x, y = model.init(Rng(0), device="cuda"), Rng(1).normal(10, *shape, device="cuda"), torch.arange(10, device="cuda")
+    theta, x, y = (
+        model.init(Rng(0), device="cuda"),
+        Rng(1).normal(10, *shape, device="cuda"),
+        torch.arange(10, device="cuda"),
+    )
     direction = Rng(2).normal(*theta.shape, device="cuda")
 
     def energy(logits: Tensor) -> Tensor:
@@ -115,7 +141,11 @@ def test_second_derivatives_through_the_kernels_are_those_of_torchs_layers(shape
     def whole(theta: Tensor, x: Tensor) -> Tensor:
         return energy(model.logits(theta, x))
 
-    exact = jvp(lambda theta: grad(whole, (0, 1))(theta, x.double()), (theta.double(),), (direction.double(),))[1]
-    found = gradient_of_slope(model.logits, energy)(theta, x, direction)
+    exact = jvp(
+        lambda theta: grad(whole, (0, 1))(theta, x.double()),
+        (theta.double(),),
+        (direction.double(),),
+    )[1]
+    found = directional_grad(model.logits, energy)(theta, x, direction)
     for ours, theirs in zip(found[:2], exact, strict=True):
         assert (ours - theirs).norm() < FLIPS * theirs.norm()

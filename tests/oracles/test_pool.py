@@ -1,4 +1,4 @@
-"""parts/pool.py: who is trained, how, and what becomes of the old."""
+"""objectives/pool.py: who is trained, how, and what becomes of the old."""
 
 import math
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.models.dense import MLP
-from pseudocore.parts import pool
-from pseudocore.parts.pool import Pool
+from pseudocore.objectives import pool
+from pseudocore.objectives.pool import Pool
 
 MakeProblem = Callable[..., Problem]
 
@@ -37,13 +37,35 @@ def module(theta: Tensor) -> nn.Sequential:
     return network
 
 
-def advance(held: Pool, place: int, problem: Problem, points: tuple[Tensor, Tensor], step: int = 0, max_age: int = 100) -> Pool:
-    return pool.advance(held, torch.tensor([place]), problem, *points, Rng(2)(step), step_size=STEP_SIZE, max_age=max_age)
+def advance(
+    held: Pool,
+    place: int,
+    problem: Problem,
+    points: tuple[Tensor, Tensor],
+    step: int = 0,
+    max_age: int = 100,
+) -> Pool:
+    return pool.advance(
+        held,
+        torch.tensor([place]),
+        problem,
+        *points,
+        Rng(2)(step),
+        step_size=STEP_SIZE,
+        max_age=max_age,
+    )
 
 
 @pytest.mark.parametrize(
     ("size", "max_age", "ages"),
-    [(4, 100, [0, 25, 50, 75]), (3, 3, [0, 1, 2]), (4, 2, [0, 0, 1, 1]), (1, 50, [0]), (3, 10, [0, 3, 6]), (3, 1, [0, 0, 0])],
+    [
+        (4, 100, [0, 25, 50, 75]),
+        (3, 3, [0, 1, 2]),
+        (4, 2, [0, 0, 1, 1]),
+        (1, 50, [0]),
+        (3, 10, [0, 3, 6]),
+        (3, 1, [0, 0, 0]),
+    ],
 )
 def test_ages_start_staggered(problem: Problem, size: int, max_age: int, ages: list[int]) -> None:
     held = pool.fill(problem, Rng(0), size=size, max_age=max_age)
@@ -57,10 +79,14 @@ def test_every_network_is_picked() -> None:
     places = [int(pool.pick(held, Rng(0)(step))) for step in range(500)]
     counts = torch.bincount(torch.tensor(places), minlength=5)
     assert len(counts) == 5
-    assert ((counts - 100).abs() < 4 * math.sqrt(500 * 0.2 * 0.8)).all()  # four standard deviations of a fair draw
+    assert (
+        (counts - 100).abs() < 4 * math.sqrt(500 * 0.2 * 0.8)
+    ).all()  # four standard deviations of a fair draw
 
 
-def test_training_is_torchs_adam_on_the_mean_squared_error(problem: Problem, points: tuple[Tensor, Tensor]) -> None:
+def test_training_is_torchs_adam_on_the_mean_squared_error(
+    problem: Problem, points: tuple[Tensor, Tensor]
+) -> None:
     held = pool.fill(problem, Rng(0), size=3, max_age=100)
     network = module(held.theta[1])
     optimiser = torch.optim.Adam(network.parameters(), lr=STEP_SIZE)
@@ -79,7 +105,11 @@ def test_only_the_picked_network_changes(problem: Problem, points: tuple[Tensor,
     before = pool.fill(problem, Rng(0), size=4, max_age=100)
     after = advance(before, 2, problem, points)
     others = [0, 1, 3]
-    for old, new in ((before.theta, after.theta), *zip(before.moments, after.moments, strict=True), (before.age, after.age)):
+    for old, new in (
+        (before.theta, after.theta),
+        *zip(before.moments, after.moments, strict=True),
+        (before.age, after.age),
+    ):
         assert torch.equal(old[others], new[others])
         assert not torch.equal(old[2], new[2])
     assert after.age[2] == before.age[2] + 1
@@ -124,6 +154,10 @@ def test_the_pool_always_holds_all_ages(make_problem: MakeProblem) -> None:
 
 
 def test_squared_error_is_summed_over_classes_and_averaged_over_weighted_points() -> None:
-    logits, y, weight = torch.tensor([[1.0, 2.0], [0.0, 3.0]]), torch.tensor([[0.0, 0.0], [0.0, 1.0]]), torch.tensor([3.0, 1.0])
+    logits, y, weight = (
+        torch.tensor([[1.0, 2.0], [0.0, 3.0]]),
+        torch.tensor([[0.0, 0.0], [0.0, 1.0]]),
+        torch.tensor([3.0, 1.0]),
+    )
     assert float(pool.mean_squared_error(logits, y)) == pytest.approx((2.5 + 2.0) / 2)
     assert float(pool.mean_squared_error(logits, y, weight)) == pytest.approx((3 * 2.5 + 2.0) / 4)

@@ -13,15 +13,20 @@ from torch.distributions.kl import kl_divergence
 from torch.func import grad, jacrev
 from torch.nn.functional import one_hot
 
+from pseudocore.assembly import Setup, build
 from pseudocore.core.errors import ConfigError, DataError
-from pseudocore.core.loop import run
 from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
-from pseudocore.data.toys import GaussianLocation, LinearRegression, logistic, logistic_posterior_moments
-from pseudocore.methods.psvi import PSVI, Points, condense, gradient
+from pseudocore.data.toys import (
+    GaussianLocation,
+    LinearRegression,
+    logistic,
+    logistic_posterior_moments,
+)
+from pseudocore.methods.bayes.psvi import PSVI, Points, condense, gradient
 from pseudocore.models.dense import MLP
-from pseudocore.parts.posterior import (
+from pseudocore.objectives.small_models import (
     Gaussian,
     Location,
     Quadratic,
@@ -35,13 +40,16 @@ from pseudocore.parts.posterior import (
     root,
     wasserstein,
 )
-from pseudocore.setup import Setup, build
+from pseudocore.runtime.loop import run
 
 MakeProblem = Callable[..., Problem]
 Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]
 
 DOUBLE = torch.float64
-LOCATION, REGRESSION = GaussianLocation(dim=3, num_points=30, noise=0.8, prior=1.5), LinearRegression(dim=3, num_points=30, noise=0.7)
+LOCATION, REGRESSION = (
+    GaussianLocation(dim=3, num_points=30, noise=0.8, prior=1.5),
+    LinearRegression(dim=3, num_points=30, noise=0.7),
+)
 
 
 def ones(x: Tensor) -> Tensor:
@@ -86,27 +94,41 @@ def exact(request: pytest.FixtureRequest) -> Exact:
     return Exact(request.param)
 
 
-# --- posteriors -------------------------------------------------------------------------------------------------------
+# --- posteriors
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_one_newton_step_is_the_exact_posterior_of_a_gaussian_model(exact: Exact) -> None:
     points = exact.points()
-    ours, theirs = posterior(exact.model, *points, start=torch.full((3,), 7.0, dtype=DOUBLE), num_newton=1), exact.posterior(points)
+    ours, theirs = (
+        posterior(exact.model, *points, start=torch.full((3,), 7.0, dtype=DOUBLE), num_newton=1),
+        exact.posterior(points),
+    )
     assert torch.allclose(ours.mean, theirs.mean, atol=1e-12)
     assert torch.allclose(ours.covariance, theirs.covariance, atol=1e-12)
 
 
 def test_laplace_is_the_mode_and_the_curvature_there() -> None:
-    """Against autograd alone, with weights, three classes and a start at which an undamped Newton step would overshoot."""
+    """Against autograd alone, with weights, three classes and a start at which an undamped Newton
+    step would overshoot.
+    """
     rng, model = Rng(0), Softmax(num_classes=3, prior=2.0)
-    x, y, weight = 3 * rng("x").normal(12, 2, dtype=DOUBLE), torch.arange(12) % 3, 20 * rng("w").uniform(12, dtype=DOUBLE)
+    x, y, weight = (
+        3 * rng("x").normal(12, 2, dtype=DOUBLE),
+        torch.arange(12) % 3,
+        20 * rng("w").uniform(12, dtype=DOUBLE),
+    )
 
     def log_posterior(theta: Tensor) -> Tensor:
         logits = x @ theta.view(3, 3)[:, :2].mT + theta.view(3, 3)[:, 2]
-        value: Tensor = weight @ logits.log_softmax(1)[torch.arange(12), y] - theta.square().sum() / (2 * 2.0**2)
+        value: Tensor = weight @ logits.log_softmax(1)[
+            torch.arange(12), y
+        ] - theta.square().sum() / (2 * 2.0**2)
         return value
 
-    q = posterior(model, x, y, weight, start=5 * rng("start").normal(9, dtype=DOUBLE), num_newton=30)
+    q = posterior(
+        model, x, y, weight, start=5 * rng("start").normal(9, dtype=DOUBLE), num_newton=30
+    )
     at = q.mean.clone().requires_grad_()
     (slope,) = torch.autograd.grad(log_posterior(at), at)
     hessian = jacrev(grad(log_posterior))(q.mean)
@@ -115,7 +137,9 @@ def test_laplace_is_the_mode_and_the_curvature_there() -> None:
 
 
 def test_laplace_is_near_the_true_moments_of_a_logistic_posterior() -> None:
-    """By quadrature in two dimensions; the prior of a difference of two class vectors has twice the variance."""
+    """By quadrature in two dimensions; the prior of a difference of two class vectors has twice the
+    variance.
+    """
     x, y = logistic(1000).train
     mean, covariance = logistic_posterior_moments(x, y, ones(x), prior=math.sqrt(2), num_grid=61)
     q = posterior(Softmax(), x.double(), y, ones(x), num_newton=20)
@@ -129,7 +153,11 @@ def test_laplace_is_near_the_true_moments_of_a_logistic_posterior() -> None:
 def test_an_expansion_is_taylors() -> None:
     """Slope and Hessian of the weighted sum by autograd alone."""
     rng, model = Rng(1), Softmax(num_classes=3)
-    x, y, weight = rng("x").normal(12, 2, dtype=DOUBLE), torch.arange(12) % 3, rng("w").uniform(12, dtype=DOUBLE)
+    x, y, weight = (
+        rng("x").normal(12, 2, dtype=DOUBLE),
+        torch.arange(12) % 3,
+        rng("w").uniform(12, dtype=DOUBLE),
+    )
     at = rng("at").normal(9, dtype=DOUBLE)
 
     def total(theta: Tensor) -> Tensor:
@@ -137,7 +165,10 @@ def test_an_expansion_is_taylors() -> None:
         value: Tensor = weight @ logits.log_softmax(1)[torch.arange(12), y]
         return value
 
-    expansion, near = expand(model, x, y, weight, at), at + 1e-4 * rng("near").normal(9, dtype=DOUBLE)
+    expansion, near = (
+        expand(model, x, y, weight, at),
+        at + 1e-4 * rng("near").normal(9, dtype=DOUBLE),
+    )
     assert torch.allclose(expansion.slope, grad(total)(at), atol=1e-12)
     assert torch.allclose(-expansion.curvature, jacrev(grad(total))(at), atol=1e-12)
     assert torch.allclose(expansion.slope_at(near), grad(total)(near), atol=1e-7)
@@ -160,7 +191,10 @@ def test_divergences_between_gaussians() -> None:
 
     def some(name: str) -> Gaussian:
         factor = rng(name, "factor").normal(4, 4, dtype=DOUBLE)
-        return Gaussian(rng(name, "mean").normal(4, dtype=DOUBLE), factor @ factor.mT + 0.1 * torch.eye(4, dtype=DOUBLE))
+        return Gaussian(
+            rng(name, "mean").normal(4, dtype=DOUBLE),
+            factor @ factor.mT + 0.1 * torch.eye(4, dtype=DOUBLE),
+        )
 
     def root(matrix: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh(matrix)
@@ -168,22 +202,33 @@ def test_divergences_between_gaussians() -> None:
         return result
 
     one, other = some("one"), some("other")
-    assert math.isclose(kl(one, other), kl_divergence(MultivariateNormal(*one), MultivariateNormal(*other)), rel_tol=1e-10)
+    assert math.isclose(
+        kl(one, other),
+        kl_divergence(MultivariateNormal(*one), MultivariateNormal(*other)),
+        rel_tol=1e-10,
+    )
     cross = root(root(one.covariance) @ other.covariance @ root(one.covariance))
-    expected = (one.mean - other.mean).square().sum() + (one.covariance + other.covariance - 2 * cross).trace()
+    expected = (one.mean - other.mean).square().sum() + (
+        one.covariance + other.covariance - 2 * cross
+    ).trace()
     assert math.isclose(wasserstein(one, other), expected, rel_tol=1e-10)
 
 
-# --- the gradient -----------------------------------------------------------------------------------------------------
+# --- the gradient
+# -----------------------------------------------------------------------------------------------------
 
 
-def test_the_exact_gradient_is_that_of_the_exact_kl(exact: Exact, differentiate: Differentiate) -> None:
+def test_the_exact_gradient_is_that_of_the_exact_kl(
+    exact: Exact, differentiate: Differentiate
+) -> None:
     """Eq. (4) from moments against finite differences, in points, weights and targets."""
     points = exact.points()
     slopes, _ = gradient(exact.model, points, exact.data, 1.0, exact.posterior(points), None)
     scale = max(1.0, float(slopes.x.abs().max()))
     for part in ("x", "weight", *(["y"] if exact.kind == "regression" else [])):
-        expected = differentiate(lambda value: exact.kl(points._replace(**{part: value})), getattr(points, part))  # noqa: B023
+        expected = differentiate(
+            lambda value: exact.kl(points._replace(**{part: value})), getattr(points, part)
+        )
         assert (getattr(slopes, part) - expected).abs().max() < 1e-8 * scale
 
 
@@ -191,7 +236,10 @@ def test_the_gradient_over_draws_is_unbiased(exact: Exact) -> None:
     """Within 4 standard errors of the exact one, over 400 estimates of 20 draws."""
     points, q = exact.points(), exact.posterior(exact.points())
     wanted, spread = gradient(exact.model, points, exact.data, 1.0, q, None)
-    runs = [gradient(exact.model, points, exact.data, 1.0, q, draw(q, 20, Rng(0)("draws", number))) for number in range(400)]
+    runs = [
+        gradient(exact.model, points, exact.data, 1.0, q, draw(q, 20, Rng(0)("draws", number)))
+        for number in range(400)
+    ]
     for name in ("x", "weight"):
         estimates = torch.stack([getattr(slopes, name) for slopes, _ in runs])
         error = estimates.std(0) / math.sqrt(len(runs))
@@ -217,7 +265,9 @@ def test_a_batch_stands_for_the_whole(exact: Exact) -> None:
     for draws in (None, draw(q, 10, Rng(0))):
         half, _ = gradient(exact.model, points, exact.data, 2.0, q, draws)
         whole, _ = gradient(exact.model, points, doubled, 1.0, q, draws)
-        assert all(torch.allclose(one, other, atol=1e-10) for one, other in zip(half, whole, strict=True))
+        assert all(
+            torch.allclose(one, other, atol=1e-10) for one, other in zip(half, whole, strict=True)
+        )
 
 
 def test_an_expansion_stands_for_the_data(exact: Exact) -> None:
@@ -226,46 +276,86 @@ def test_an_expansion_stands_for_the_data(exact: Exact) -> None:
     q = exact.posterior(points)
     around = Rng(2).normal(len(q.mean), dtype=DOUBLE)
     slopes, spread = gradient(exact.model, points, exact.data, 1.0, q, None)
-    again, same = gradient(exact.model, points, expand(exact.model, *exact.data, ones(exact.data.x), around), 1.0, q, None)
-    assert all(torch.allclose(one, other, rtol=1e-9, atol=1e-9) for one, other in zip(slopes, again, strict=True))
+    again, same = gradient(
+        exact.model,
+        points,
+        expand(exact.model, *exact.data, ones(exact.data.x), around),
+        1.0,
+        q,
+        None,
+    )
+    assert all(
+        torch.allclose(one, other, rtol=1e-9, atol=1e-9)
+        for one, other in zip(slopes, again, strict=True)
+    )
     assert torch.isclose(spread, same, rtol=1e-9)
-    elsewhere = Quadratic(around, *expand(exact.model, *exact.data, ones(exact.data.x), 0 * around)[1:])
-    assert not torch.allclose(gradient(exact.model, points, elsewhere, 1.0, q, None)[0].x, slopes.x, rtol=1e-3)
+    elsewhere = Quadratic(
+        around, *expand(exact.model, *exact.data, ones(exact.data.x), 0 * around)[1:]
+    )
+    assert not torch.allclose(
+        gradient(exact.model, points, elsewhere, 1.0, q, None)[0].x, slopes.x, rtol=1e-3
+    )
 
 
-def test_from_an_expansion_the_gradient_is_that_of_the_kl_between_laplace_posteriors(differentiate: Differentiate) -> None:
-    """Finite differences, with a mode that moves and takes the curvature along: four points of three classes leave most unsaid."""
+def test_from_an_expansion_the_gradient_is_that_of_the_kl_between_laplace_posteriors(
+    differentiate: Differentiate,
+) -> None:
+    """Finite differences, with a mode that moves and takes the curvature along: four points of
+    three classes leave most unsaid.
+    """
     rng, model = Rng(6), Softmax(num_classes=3)
     x, y = 2 * rng("x").normal(40, 2, dtype=DOUBLE), torch.arange(40) % 3
     full = posterior(model, x, y, ones(x), num_newton=30)
-    points = Points(x[:4] + rng("u").normal(4, 2, dtype=DOUBLE), y[:4], 2 + 10 * rng("w").uniform(4, dtype=DOUBLE))
-    slopes, _ = gradient(model, points, expand(model, x, y, ones(x), full.mean), 1.0, posterior(model, *points, num_newton=30), None)
+    points = Points(
+        x[:4] + rng("u").normal(4, 2, dtype=DOUBLE),
+        y[:4],
+        2 + 10 * rng("w").uniform(4, dtype=DOUBLE),
+    )
+    slopes, _ = gradient(
+        model,
+        points,
+        expand(model, x, y, ones(x), full.mean),
+        1.0,
+        posterior(model, *points, num_newton=30),
+        None,
+    )
 
     def divergence(points: Points) -> float:
         return float(kl(posterior(model, *points, num_newton=30), full))
 
     for part in ("x", "weight"):
-        expected = differentiate(lambda value: divergence(points._replace(**{part: value})), getattr(points, part))  # noqa: B023
+        expected = differentiate(
+            lambda value: divergence(points._replace(**{part: value})), getattr(points, part)
+        )
         assert (getattr(slopes, part) - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
 def test_logistic_gradients_agree_where_the_posterior_is_narrow(make_problem: MakeProblem) -> None:
     """Moments are second order; on many data they come near the covariance over many draws."""
     x, y = make_problem(num=90).batch(torch.arange(90))
-    model, points = Softmax(num_classes=3), Points(x[:30] + 0.3, y[:30], torch.full((30,), 100.0, dtype=DOUBLE))
+    model, points = (
+        Softmax(num_classes=3),
+        Points(x[:30] + 0.3, y[:30], torch.full((30,), 100.0, dtype=DOUBLE)),
+    )
     q = posterior(model, *points, num_newton=30)
-    (by_moments, _), (by_draws, _) = (gradient(model, points, Examples(x, y), 40.0, q, draws) for draws in (None, draw(q, 20000, Rng(0))))
+    (by_moments, _), (by_draws, _) = (
+        gradient(model, points, Examples(x, y), 40.0, q, draws)
+        for draws in (None, draw(q, 20000, Rng(0)))
+    )
     for name in ("x", "weight"):
         one, other = (getattr(slopes, name).flatten() for slopes in (by_moments, by_draws))
         assert torch.cosine_similarity(one, other, dim=0) > 0.95
 
 
-# --- the optimum ------------------------------------------------------------------------------------------------------
+# --- the optimum
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("covariance", ["draws", "moments"])
 def test_a_location_is_said_by_one_point_as_well_as_by_all(covariance: Any) -> None:
-    """The analytic optimum: any points whose weights sum to N and whose weighted mean is that of the data."""
+    """The analytic optimum: any points whose weights sum to N and whose weighted mean is that of
+    the data.
+    """
     exact = Exact("location")
     method = PSVI(num_steps=250, covariance=covariance, num_draws=20, point_lr=0.05, weight_lr=0.03)
     for num in (1, 4):
@@ -273,11 +363,15 @@ def test_a_location_is_said_by_one_point_as_well_as_by_all(covariance: Any) -> N
         points = Points(coreset.x, coreset.y, coreset.weight)
         assert exact.kl(points) < 1e-2
         assert math.isclose(coreset.weight.sum(), len(exact.data.x), rel_tol=0.02)
-        assert torch.allclose(coreset.weight @ coreset.x / coreset.weight.sum(), exact.data.x.mean(0), atol=0.02)
+        assert torch.allclose(
+            coreset.weight @ coreset.x / coreset.weight.sum(), exact.data.x.mean(0), atol=0.02
+        )
 
 
 def test_a_regression_needs_as_many_points_as_parameters() -> None:
-    """Two points leave one of three parameters to the prior; six points, with targets of their own, say all that the data say."""
+    """Two points leave one of three parameters to the prior; six points, with targets of their own,
+    say all that the data say.
+    """
     exact = Exact("regression")
     method = PSVI(num_steps=500, covariance="moments", point_lr=0.05, weight_lr=0.03)
     divergences = []
@@ -293,8 +387,19 @@ def test_weights_that_would_be_negative_are_zero() -> None:
     """Of two points held still on the same side of the mean, the farther one is worth nothing."""
     x, y = Rng(0).normal(30, 1, dtype=DOUBLE), torch.zeros(30, dtype=torch.int64)
     starts = {seed: x[Rng(seed)("init").permutation(30)[:2]].flatten() for seed in range(100)}
-    seed = next(seed for seed, two in starts.items() if two.min() > x.mean() + 0.3 and (two[0] - two[1]).abs() > 0.3)
-    coreset = condense(PSVI(num_steps=200, point_lr=0, weight_lr=0.1, covariance="moments"), Location(), x, y, 2, seed=seed)
+    seed = next(
+        seed
+        for seed, two in starts.items()
+        if two.min() > x.mean() + 0.3 and (two[0] - two[1]).abs() > 0.3
+    )
+    coreset = condense(
+        PSVI(num_steps=200, point_lr=0, weight_lr=0.1, covariance="moments"),
+        Location(),
+        x,
+        y,
+        2,
+        seed=seed,
+    )
     assert torch.equal(coreset.x.flatten(), starts[seed])
     near, far = coreset.weight[coreset.x.flatten().argsort()].tolist()
     assert far == 0
@@ -302,44 +407,67 @@ def test_weights_that_would_be_negative_are_zero() -> None:
 
 
 def test_turning_the_inputs_turns_the_coreset(exact: Exact) -> None:
-    """The posterior and the KL do not know one axis from another; nor do the steps, unlike Adam's along the axes."""
+    """The posterior and the KL do not know one axis from another; nor do the steps, unlike Adam's
+    along the axes.
+    """
     turn, _ = torch.linalg.qr(Rng(4).normal(3, 3, dtype=DOUBLE))
     method = PSVI(num_steps=40, point_lr=0.05, jitter=0)
-    one, other = (condense(method, exact.model, x, exact.data.y, 4) for x in (exact.data.x, exact.data.x @ turn))
+    one, other = (
+        condense(method, exact.model, x, exact.data.y, 4)
+        for x in (exact.data.x, exact.data.x @ turn)
+    )
     assert torch.allclose(one.x @ turn, other.x, atol=1e-6)
     assert torch.allclose(one.weight, other.weight, atol=1e-6)
     assert not torch.allclose(one.x, exact.data.x[Rng(0)("init").permutation(30)[:4]], atol=0.1)
 
 
 class Rare:
-    """Two groups of eight categories as ones and zeros, the rarest in 5 of 3,000 examples: scales far apart, two directions without any."""
+    """Two groups of eight categories as ones and zeros, the rarest in 5 of 3,000 examples: scales
+    far apart, two directions without any.
+    """
 
     def __init__(self) -> None:
         rng, shares = Rng(0), 0.5 ** torch.arange(1, 9)
         edges = (shares.cumsum(0) / shares.sum())[:-1]
-        x = torch.cat([one_hot(torch.bucketize(rng(group).uniform(3000), edges), 8) for group in "ab"], 1).float()
+        x = torch.cat(
+            [one_hot(torch.bucketize(rng(group).uniform(3000), edges), 8) for group in "ab"], 1
+        ).float()
         y = (rng("y").uniform(3000) < (x @ rng("theta").normal(16)).sigmoid()).long()
-        self.problem = build(Setup(model="linear", preprocess="none"), Dataset("rare", Examples(x, y), Examples(x, y), 2), device="cpu")
+        self.problem = build(
+            Setup(model="linear", preprocess="none"),
+            Dataset("rare", Examples(x, y), Examples(x, y), 2),
+            device="cpu",
+        )
         self.full = posterior(Softmax(), x.double(), y, ones(x), num_newton=20)
 
     def condense(self, num: int, **options: Any) -> tuple[Coreset, float, float]:
         """With reverse and forward KL between Laplace posteriors."""
-        coreset = run(PSVI(per_class=num // 2, num_steps=400, **options), self.problem, seed=0).coreset
-        q = posterior(Softmax(), coreset.x.double(), coreset.y, coreset.weight.double(), num_newton=30)
+        coreset = run(
+            PSVI(per_class=num // 2, num_steps=400, **options), self.problem, seed=0
+        ).coreset
+        q = posterior(
+            Softmax(), coreset.x.double(), coreset.y, coreset.weight.double(), num_newton=30
+        )
         return coreset, float(kl(q, self.full)), float(kl(self.full, q))
 
 
 def test_rare_features_are_said_too() -> None:
-    """More points than directions reach both KL of 0, in a start that has every direction; points stay among the data's categories."""
+    """More points than directions reach both KL of 0, in a start that has every direction; points
+    stay among the data's categories.
+    """
     rare = Rare()
     coreset, reverse, forward = rare.condense(40)
     assert max(reverse, forward) < 0.1
-    assert all(torch.allclose(group.sum(1), torch.ones(40), atol=1e-4) for group in coreset.x.chunk(2, 1))
+    assert all(
+        torch.allclose(group.sum(1), torch.ones(40), atol=1e-4) for group in coreset.x.chunk(2, 1)
+    )
     assert rare.condense(40, jitter=0)[1] > 10 * reverse
 
 
 def test_few_points_come_near_the_least_that_they_can_reach() -> None:
-    """Of all but M directions M points of two classes say nothing: there their posterior is the prior, and what that costs is a bound."""
+    """Of all but M directions M points of two classes say nothing: there their posterior is the
+    prior, and what that costs is a bound.
+    """
     rare = Rare()
     precision = (1 / torch.linalg.eigvalsh(rare.full.covariance)).sort().values.clamp_min(1)[:-8]
     least = float(0.5 * (precision - 1 - precision.log()).sum())
@@ -362,7 +490,9 @@ def test_on_a_classifier_it_beats_the_points_it_began_with(make_problem: MakePro
 
     began = divergence(PSVI(per_class=5, num_steps=1, point_lr=0, weight_lr=0))
     for covariance in ("draws", "moments"):
-        ended = divergence(PSVI(per_class=5, num_steps=200, covariance=covariance, num_draws=60, point_lr=0.05))
+        ended = divergence(
+            PSVI(per_class=5, num_steps=200, covariance=covariance, num_draws=60, point_lr=0.05)
+        )
         assert ended[0] < 0.1 * began[0]
         assert ended[1] < 0.5 * began[1]
 
@@ -370,29 +500,45 @@ def test_on_a_classifier_it_beats_the_points_it_began_with(make_problem: MakePro
 def test_the_prior_is_the_problems(make_problem: MakeProblem) -> None:
     problem = make_problem()
     tight = dataclasses.replace(problem, prior=GaussianPrior(0.1))
-    one, other = (run(PSVI(per_class=2, num_steps=5), each, seed=0).coreset for each in (problem, tight))
+    one, other = (
+        run(PSVI(per_class=2, num_steps=5), each, seed=0).coreset for each in (problem, tight)
+    )
     assert not torch.equal(one.x, other.x)
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- refusals
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_networks_are_refused(make_problem: MakeProblem) -> None:
-    with pytest.raises(ConfigError, match=r"the network is mlp with [\d,]+ parameters; --model linear, logistic regression, would work"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the network is mlp with [\d,]+ parameters; --model linear, logistic regression, would work",
+    ):
         run(PSVI(per_class=2), make_problem(MLP(width=8, depth=1)), seed=0)
 
 
 def test_large_logistic_regressions_are_refused() -> None:
     problem = build(Setup(model="linear"), logistic(20), device="cpu")
     wide = torch.randn(20, 2000, generator=torch.Generator().manual_seed(0))
-    data = dataclasses.replace(problem.data, train=Examples(wide, problem.data.train.y), test=Examples(wide, problem.data.train.y))
-    with pytest.raises(ConfigError, match=r"at most 3,000, but logistic regression on 'logistic' has 4,002"):
+    data = dataclasses.replace(
+        problem.data,
+        train=Examples(wide, problem.data.train.y),
+        test=Examples(wide, problem.data.train.y),
+    )
+    with pytest.raises(
+        ConfigError, match=r"at most 3,000, but logistic regression on 'logistic' has 4,002"
+    ):
         run(PSVI(per_class=2), build(Setup(model="linear"), data, device="cpu"), seed=0)
 
 
 def test_augmentation_is_refused() -> None:
     with pytest.raises(ConfigError, match="takes no augmentation"):
-        run(PSVI(per_class=2), build(Setup(data="digits", model="linear", augment="flip"), device="cpu"), seed=0)
+        run(
+            PSVI(per_class=2),
+            build(Setup(data="digits", model="linear", augment="flip"), device="cpu"),
+            seed=0,
+        )
 
 
 def test_wrong_sizes_are_refused() -> None:
@@ -405,12 +551,15 @@ def test_wrong_sizes_are_refused() -> None:
         Location(noise=0.0)
 
 
-# --- numbers that leave no posterior ------------------------------------------------------------------------------------
+# --- numbers that leave no posterior
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("covariance", ["moments", "draws"])
 @pytest.mark.parametrize(("prior_scale", "jitter"), [(1e12, 0.5), (1.0, 1e12), (1.0, 1e25)])
-def test_a_beginning_that_cannot_be_inverted_says_what_to_change(covariance: Any, prior_scale: float, jitter: float) -> None:
+def test_a_beginning_that_cannot_be_inverted_says_what_to_change(
+    covariance: Any, prior_scale: float, jitter: float
+) -> None:
     problem = build(Setup(data="moons", model="linear", prior_scale=prior_scale))
     with pytest.raises(ConfigError, match="a smaller prior_scale or jitter would work"):
         PSVI(per_class=2, jitter=jitter, covariance=covariance).init(problem, Rng(0))

@@ -11,11 +11,11 @@ import torch
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
-from pseudocore.data import whiten
-from pseudocore.methods.herding import Herding
-from pseudocore.methods.k_center import KCenter
+from pseudocore.data import preprocessing as whiten
+from pseudocore.methods.select.herding import Herding
+from pseudocore.methods.select.k_center import KCenter
 from pseudocore.models.dense import MLP, Linear
-from pseudocore.parts.pretrain import Pretraining, last_layer, pretrain
+from pseudocore.training.pretrain import Pretraining, last_layer, pretrain
 
 Array = npt.NDArray[np.float64]
 MakeProblem = Callable[..., Problem]
@@ -54,7 +54,9 @@ def test_on_inputs(name: str, per_class: int, make_problem: MakeProblem) -> None
     problem = make_problem()
     coreset = select(name, problem, per_class=per_class)
     assert coreset.indices is not None
-    expected = by_class(name, problem.batch(torch.arange(45))[0].numpy(), problem.data.train.y.numpy(), per_class)
+    expected = by_class(
+        name, problem.batch(torch.arange(45))[0].numpy(), problem.data.train.y.numpy(), per_class
+    )
     assert coreset.indices.tolist() == expected
     assert torch.equal(coreset.x, problem.data.train.x[expected])
     assert torch.equal(coreset.y, problem.data.train.y[expected])
@@ -66,7 +68,9 @@ def test_of_all_classes_together(name: str, make_problem: MakeProblem) -> None:
     problem = make_problem()
     coreset = select(name, problem, per_class=4, balanced=False)
     assert coreset.indices is not None
-    assert coreset.indices.tolist() == by_class(name, problem.batch(torch.arange(45))[0].numpy(), np.zeros(45), 12)
+    assert coreset.indices.tolist() == by_class(
+        name, problem.batch(torch.arange(45))[0].numpy(), np.zeros(45), 12
+    )
 
 
 @both
@@ -76,22 +80,33 @@ def test_on_features_of_a_network(name: str, make_problem: MakeProblem) -> None:
     assert coreset.indices is not None
     theta = pretrain(problem, Pretraining(pretrain_epochs=7), Rng(0)("pretrain")).theta
     features = last_layer(problem, theta, Rng(0)("statistics")).features
-    assert coreset.indices.tolist() == by_class(name, features.numpy(), problem.data.train.y.numpy(), 4)
-    assert coreset.indices.tolist() != by_class(name, problem.batch(torch.arange(45))[0].numpy(), problem.data.train.y.numpy(), 4)
+    assert coreset.indices.tolist() == by_class(
+        name, features.numpy(), problem.data.train.y.numpy(), 4
+    )
+    assert coreset.indices.tolist() != by_class(
+        name, problem.batch(torch.arange(45))[0].numpy(), problem.data.train.y.numpy(), 4
+    )
 
 
 @both
 def test_the_seed_matters_where_a_network_is_trained(name: str, make_problem: MakeProblem) -> None:
     problem = make_problem(MLP(width=16, depth=1))
-    runs = [select(name, problem, seed, per_class=4, features="network", pretrain_epochs=5).indices for seed in (0, 0, 1)]
-    assert [run.tolist() == runs[0].tolist() for run in runs if run is not None and runs[0] is not None] == [True, True, False]
+    runs = [
+        select(name, problem, seed, per_class=4, features="network", pretrain_epochs=5).indices
+        for seed in (0, 0, 1)
+    ]
+    assert [
+        run.tolist() == runs[0].tolist() for run in runs if run is not None and runs[0] is not None
+    ] == [True, True, False]
 
 
 @both
 def test_a_class_with_one_example_gives_it(name: str) -> None:
     x, y = Rng(0).normal(7, 2), torch.tensor([0, 0, 0, 1, 0, 0, 0])
     data = Dataset("lonely", Examples(x, y), Examples(x, y), 2)
-    coreset = select(name, Problem(data, Linear().build((2,), 2), whiten.make("none", data)), per_class=1)
+    coreset = select(
+        name, Problem(data, Linear().build((2,), 2), whiten.make("none", data)), per_class=1
+    )
     assert coreset.indices is not None
     assert coreset.indices[1] == 3
     assert coreset.y.tolist() == [0, 1]
@@ -106,7 +121,9 @@ def test_preprocessing_counts(name: str) -> None:
         for unit in (1.0, 100.0):
             scaled = x * torch.tensor([1, 1, unit])
             data = Dataset("units", Examples(scaled, y), Examples(scaled, y), 2)
-            coreset = select(name, Problem(data, Linear().build((3,), 2), whiten.make(kind, data)), per_class=5)
+            coreset = select(
+                name, Problem(data, Linear().build((3,), 2), whiten.make(kind, data)), per_class=5
+            )
             assert coreset.indices is not None
             chosen[kind, unit] = coreset.indices.tolist()
     assert chosen["standard", 1.0] == chosen["standard", 100.0]

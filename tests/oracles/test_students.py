@@ -1,6 +1,8 @@
-"""DD and LD: whole steps against plain autograd through the written-out training, closed forms on linear models, and least squares.
+"""DD and LD: whole steps against plain autograd through the written-out training, closed forms on
+linear models, and least squares.
 
-Gradients are read where the step leaves them: Adam's first moment after a first step is (1 − β₁) times it.
+Gradients are read where the step leaves them: Adam's first moment after a first step is (1 − β₁)
+times it.
 """
 
 from collections.abc import Callable
@@ -13,19 +15,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pseudocore.core.loop import run
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.data import DSA, digits, whiten
-from pseudocore.methods.dd import DatasetDistillation
-from pseudocore.methods.ld import LabelDistillation, LabelDistillationRidge
+from pseudocore.data import DSA, digits
+from pseudocore.data import preprocessing as whiten
+from pseudocore.methods.condense.dd import DatasetDistillation
+from pseudocore.methods.condense.ld import LabelDistillation, LabelDistillationRidge
 from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP, Linear
+from pseudocore.runtime.loop import run
 
 MakeProblem = Callable[..., Problem]
 
 RNG = Rng(4)("step", 0)
-FEW: dict[str, Any] = {"per_class": 1, "num_steps": 10, "batch_size": 20, "num_inner_steps": 4, "num_students": 2, "inner_lr": 0.3}
+FEW: dict[str, Any] = {
+    "per_class": 1,
+    "num_steps": 10,
+    "batch_size": 20,
+    "num_inner_steps": 4,
+    "num_students": 2,
+    "inner_lr": 0.3,
+}
 
 
 @pytest.fixture(params=["mlp", "instance", "batch"])
@@ -34,7 +44,9 @@ def problem(request: pytest.FixtureRequest, make_problem: MakeProblem) -> Proble
         return make_problem(MLP(width=5))
     data = digits()
     model = ConvNet(width=3, depth=2, norm=request.param).build(data.shape, data.num_classes)
-    return Problem(data, model, whiten.make("standard", data, dtype=torch.float64), dtype=torch.float64)
+    return Problem(
+        data, model, whiten.make("standard", data, dtype=torch.float64), dtype=torch.float64
+    )
 
 
 def written_out(problem: Problem, method: Any, x: Tensor, y: Tensor, log_lr: Tensor) -> Tensor:
@@ -45,7 +57,9 @@ def written_out(problem: Problem, method: Any, x: Tensor, y: Tensor, log_lr: Ten
         stream = RNG("student", student)
         theta = problem.model.init(stream("theta"), dtype=torch.float64).requires_grad_()
         for step in range(method.num_inner_steps):
-            images = x if problem.augment is None else problem.augment(x, stream("inner")("view", step))
+            images = (
+                x if problem.augment is None else problem.augment(x, stream("inner")("view", step))
+            )
             loss = cross_entropy(problem.model.logits(theta, images), y)
             theta = theta - log_lr.exp() * torch.autograd.grad(loss, theta, create_graph=True)[0]
         statistics = problem.model.statistics(theta, x.detach()) or None
@@ -98,21 +112,28 @@ def test_ld_is_plain_autograd_through_training(problem: Problem, recompute: bool
 
 
 def test_ld_on_logistic_regression_by_hand(make_problem: MakeProblem) -> None:
-    """After one step W = W₀ − (η/M) Σ (p − ỹ) xᵀ, so that dJ/dỹ_m = (η/M)(∂J/∂W x_m + ∂J/∂b), and the softmax follows."""
+    """After one step W = W₀ − (η/M) Σ (p − ỹ) xᵀ, so that dJ/dỹ_m = (η/M)(∂J/∂W x_m + ∂J/∂b), and
+    the softmax follows.
+    """
     problem = make_problem(Linear())
     method = LabelDistillation(**{**FEW, "num_inner_steps": 1, "num_students": 1, "per_class": 2})
     state = method.init(problem, RNG("init"))
     after, _ = method.step(problem, state, RNG)
     theta = problem.model.init(RNG("student", 0)("theta"), dtype=torch.float64).numpy()
     W, b = theta[:18].reshape(3, 6), theta[18:]
-    real, labels = (part.numpy() for part in problem.batch(RNG("batch").integers(problem.num_train, method.batch_size)))
+    real, labels = (
+        part.numpy()
+        for part in problem.batch(RNG("batch").integers(problem.num_train, method.batch_size))
+    )
     x, y = problem.batch(state.indices)[0].numpy(), softmax(state.log_y.numpy())
     slope = softmax(x @ W.T + b) - y
     W, b = W - 0.3 / len(x) * slope.T @ x, b - 0.3 / len(x) * slope.sum(0)
     miss = (softmax(real @ W.T + b) - np.eye(3)[labels]) / len(real)
     by_y = 0.3 / len(x) * (x @ (miss.T @ real).T + miss.sum(0))
     by_log_y = y * (by_y - (y * by_y).sum(1, keepdims=True))
-    np.testing.assert_allclose((after.moments.first / (1 - 0.9)).numpy(), by_log_y, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        (after.moments.first / (1 - 0.9)).numpy(), by_log_y, rtol=1e-9, atol=1e-12
+    )
 
 
 def softmax(logits: Any) -> Any:
@@ -121,12 +142,27 @@ def softmax(logits: Any) -> Any:
 
 
 @pytest.mark.parametrize("per_class", [1, 2])
-def test_ld_rr_on_a_linear_model_finds_the_least_squares_labels(make_problem: MakeProblem, per_class: int) -> None:
-    """The features are the inputs whatever the network, so predictions are A Ŷ and the best Ŷ on a batch is known."""
+def test_ld_rr_on_a_linear_model_finds_the_least_squares_labels(
+    make_problem: MakeProblem, per_class: int
+) -> None:
+    """The features are the inputs whatever the network, so predictions are A Ŷ and the best Ŷ on a
+    batch is known.
+    """
     problem = make_problem(Linear())
-    method = LabelDistillationRidge(per_class=per_class, num_steps=400, batch_size=40, label_lr=0.05, pool_size=2, max_age=3, ridge=0.1)
+    method = LabelDistillationRidge(
+        per_class=per_class,
+        num_steps=400,
+        batch_size=40,
+        label_lr=0.05,
+        pool_size=2,
+        max_age=3,
+        ridge=0.1,
+    )
     state = method.init(problem, RNG("init"))
-    x, real = (problem.batch(index)[0].numpy() for index in (state.indices, RNG("batch").integers(problem.num_train, 40)))
+    x, real = (
+        problem.batch(index)[0].numpy()
+        for index in (state.indices, RNG("batch").integers(problem.num_train, 40))
+    )
     gram = x @ x.T
     A = real @ x.T @ np.linalg.inv(gram + 0.1 * np.trace(gram) / len(x) * np.eye(len(x)))
     labels = problem.batch(RNG("batch").integers(problem.num_train, 40))[1].numpy()
@@ -139,7 +175,13 @@ def test_ld_rr_on_a_linear_model_finds_the_least_squares_labels(make_problem: Ma
     np.testing.assert_allclose(state.learned.y.numpy(), best, atol=2e-3)
 
 
-@pytest.mark.parametrize("method", [LabelDistillation(**FEW), LabelDistillationRidge(per_class=2, num_steps=5, batch_size=20, pool_size=2)])
+@pytest.mark.parametrize(
+    "method",
+    [
+        LabelDistillation(**FEW),
+        LabelDistillationRidge(per_class=2, num_steps=5, batch_size=20, pool_size=2),
+    ],
+)
 def test_ld_keeps_the_images_as_they_are(method: Any, make_problem: MakeProblem) -> None:
     problem = make_problem(MLP(width=5))
     start = state = method.init(problem, RNG("init"))
@@ -152,12 +194,16 @@ def test_ld_keeps_the_images_as_they_are(method: Any, make_problem: MakeProblem)
     assert not torch.allclose(coreset.y, before.y)
     if isinstance(method, LabelDistillation):
         assert torch.equal(coreset.targets, coreset.y)  # distributions as they are
-        torch.testing.assert_close(before.y.amax(1), torch.full((3,), 0.9 + 0.1 / 3, dtype=torch.float64))
+        torch.testing.assert_close(
+            before.y.amax(1), torch.full((3,), 0.9 + 0.1 / 3, dtype=torch.float64)
+        )
 
 
 @pytest.mark.parametrize("make", [DatasetDistillation, LabelDistillation])
 @pytest.mark.parametrize("inner_lr_lr", [0.0, 5.0])
-def test_the_inner_step_size_stays_positive_and_can_be_kept(make: Any, inner_lr_lr: float, make_problem: MakeProblem) -> None:
+def test_the_inner_step_size_stays_positive_and_can_be_kept(
+    make: Any, inner_lr_lr: float, make_problem: MakeProblem
+) -> None:
     problem, method = make_problem(Linear()), make(**FEW, inner_lr_lr=inner_lr_lr)
     state = method.init(problem, RNG("init"))
     sizes = []
@@ -168,8 +214,16 @@ def test_the_inner_step_size_stays_positive_and_can_be_kept(make: Any, inner_lr_
     assert (max(abs(size - 0.3) for size in sizes) < 1e-12) == (inner_lr_lr == 0)
 
 
-@pytest.mark.parametrize("method", [DatasetDistillation(**{**FEW, "inner_lr": 1e30}), LabelDistillation(**{**FEW, "inner_lr": 1e30})])
-def test_training_that_explodes_ends_the_run_with_a_reason(method: Any, make_problem: MakeProblem) -> None:
+@pytest.mark.parametrize(
+    "method",
+    [
+        DatasetDistillation(**{**FEW, "inner_lr": 1e30}),
+        LabelDistillation(**{**FEW, "inner_lr": 1e30}),
+    ],
+)
+def test_training_that_explodes_ends_the_run_with_a_reason(
+    method: Any, make_problem: MakeProblem
+) -> None:
     outcome = run(method, replace(make_problem(MLP(width=5)), dtype=torch.float32), seed=0)
     assert outcome.status == "diverged"
     assert "log_inner_lr became NaN or infinite by step 1; kept step 0" in outcome.reason

@@ -1,4 +1,6 @@
-"""Unrolled training against plain autograd through the written-out loop, closed forms, and what memory it takes."""
+"""Unrolled training against plain autograd through the written-out loop, closed forms, and what
+memory it takes.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -8,15 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pseudocore.core.compile import Stepper
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.data import DSA, digits, whiten
-from pseudocore.methods.bpc_rkl import reverse_kl
+from pseudocore.data import DSA, digits
+from pseudocore.data import preprocessing as whiten
+from pseudocore.methods.bayes.bpc_rkl import reverse_kl
 from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP
-from pseudocore.parts import trajectory, unroll
-from pseudocore.parts.contrast import contrast
+from pseudocore.objectives import trajectory, unroll
+from pseudocore.objectives.contrast import contrast
+from pseudocore.runtime.steps import StepRunner
 
 MakeProblem = Callable[..., Problem]
 
@@ -44,7 +47,11 @@ class Case:
         theta, thetas = self.theta.clone().requires_grad_(), []
         thetas.append(theta)
         for step in range(STEPS):
-            images = x if self.problem.augment is None else self.problem.augment(x, self.rng("view", step))
+            images = (
+                x
+                if self.problem.augment is None
+                else self.problem.augment(x, self.rng("view", step))
+            )
             loss = cross_entropy(self.problem.model.logits(theta, images), self.y)
             theta = theta - step_size * torch.autograd.grad(loss, theta, create_graph=True)[0]
             thetas.append(theta)
@@ -56,17 +63,29 @@ def images(norm: Any) -> Problem:
     data = digits()
     model = ConvNet(width=3, depth=2, norm=norm).build(data.shape, data.num_classes)
     augment = DSA(strategy="color_crop_cutout_flip_scale_rotate")
-    return Problem(data, model, whiten.make("standard", data, dtype=torch.float64), augment, dtype=torch.float64)
+    return Problem(
+        data,
+        model,
+        whiten.make("standard", data, dtype=torch.float64),
+        augment,
+        dtype=torch.float64,
+    )
 
 
 @pytest.fixture(params=["mlp", "instance", "batch", "none"])
 def case(request: pytest.FixtureRequest, make_problem: MakeProblem) -> Case:
-    return Case(make_problem(MLP(width=5)), 6) if request.param == "mlp" else Case(images(request.param), 4)
+    return (
+        Case(make_problem(MLP(width=5)), 6)
+        if request.param == "mlp"
+        else Case(images(request.param), 4)
+    )
 
 
 def test_descending_is_the_written_out_loop(case: Case) -> None:
     end = unroll.descend(*case.parts, case.theta, case.x, case.rng, num_steps=STEPS, step_size=0.3)
-    torch.testing.assert_close(end, case.written_out(case.x, case.step_size)[-1].detach(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        end, case.written_out(case.x, case.step_size)[-1].detach(), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("recompute", [True, False])
@@ -74,10 +93,26 @@ def test_descending_is_the_written_out_loop(case: Case) -> None:
 def test_the_gradient_is_that_of_plain_autograd(case: Case, whole: bool, recompute: bool) -> None:
     def objective(thetas: Sequence[Tensor]) -> Tensor:
         away = (thetas[-1] - case.target).square().sum()
-        return away + sum(((place + 1) * theta.sin().sum() for place, theta in enumerate(thetas[:-1])), torch.zeros(())) if whole else away
+        return (
+            away
+            + sum(
+                ((place + 1) * theta.sin().sum() for place, theta in enumerate(thetas[:-1])),
+                torch.zeros(()),
+            )
+            if whole
+            else away
+        )
 
     pulled = unroll.differentiate(
-        objective, *case.parts, case.theta, case.x, case.step_size, case.rng, num_steps=STEPS, whole=whole, recompute=recompute
+        objective,
+        *case.parts,
+        case.theta,
+        case.x,
+        case.step_size,
+        case.rng,
+        num_steps=STEPS,
+        whole=whole,
+        recompute=recompute,
     )
     x, step_size = case.x.clone().requires_grad_(), case.step_size.clone().requires_grad_()
     value = objective(case.written_out(x, step_size))
@@ -89,9 +124,14 @@ def test_the_gradient_is_that_of_plain_autograd(case: Case, whole: bool, recompu
 
 
 def test_a_quadratic_path_is_known_in_closed_form() -> None:
-    """With E = ½ mean ‖u − θ‖² the path contracts towards the mean of u: θ_L = ū + (1 − η)^L (θ₀ − ū)."""
+    """With E = ½ mean ‖u − θ‖² the path contracts towards the mean of u: θ_L = ū + (1 − η)^L (θ₀ −
+    ū).
+    """
     rng, eta, num = Rng(1), torch.tensor(0.2, dtype=torch.float64), 9
-    u, start, target = (rng(name).normal(*shape, dtype=torch.float64) for name, shape in {"u": (4, 3), "s": (3,), "t": (3,)}.items())
+    u, start, target = (
+        rng(name).normal(*shape, dtype=torch.float64)
+        for name, shape in {"u": (4, 3), "s": (3,), "t": (3,)}.items()
+    )
     pulled = unroll.differentiate(
         lambda thetas: (thetas[-1] - target).square().sum(),
         lambda theta, u: 0.5 * (u - theta).square().sum(1).mean(),
@@ -105,11 +145,20 @@ def test_a_quadratic_path_is_known_in_closed_form() -> None:
     centre = u.mean(0)
     end = centre + (1 - eta) ** num * (start - centre)
     in_end = 2 * (end - target)
-    torch.testing.assert_close(pulled.x, ((1 - (1 - eta) ** num) / 4 * in_end).expand(4, 3), rtol=1e-12, atol=0)
-    torch.testing.assert_close(pulled.step_size, in_end @ (-num * (1 - eta) ** (num - 1) * (start - centre)), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        pulled.x, ((1 - (1 - eta) ** num) / 4 * in_end).expand(4, 3), rtol=1e-12, atol=0
+    )
+    torch.testing.assert_close(
+        pulled.step_size,
+        in_end @ (-num * (1 - eta) ** (num - 1) * (start - centre)),
+        rtol=1e-12,
+        atol=0,
+    )
 
 
-def test_compiled_in_pieces_the_way_back_is_one_of_them_and_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_in_pieces_the_way_back_is_one_of_them_and_draws_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     case, pieces = Case(images("instance"), 4), []
 
     def note(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
@@ -121,16 +170,18 @@ def test_compiled_in_pieces_the_way_back_is_one_of_them_and_draws_the_same(monke
             lambda thetas: (thetas[-1] - case.target).square().sum(),
             *case.parts, case.theta, state.x, case.step_size, rng("inner"), num_steps=STEPS,
         )  # fmt: skip
-        images, pull = trajectory.seen(case.parts[1], state.x, rng("view"))
+        images, pull = unroll.augment_vjp(case.parts[1], state.x, rng("view"))
         return state._replace(x=pulled.x, velocity=pull(images)), pulled.value
 
     monkeypatch.setattr(torch, "compile", note)
     start = trajectory.State(case.x, case.y, torch.zeros_like(case.x))
-    eager, _ = Stepper(step, case.problem, "off", in_pieces=True)(start, Rng(1))
+    eager, _ = StepRunner(step, case.problem, "off", compile_regions=True)(start, Rng(1))
     assert pieces == []
-    compiled, _ = Stepper(step, case.problem, "on", in_pieces=True)(start, Rng(1))
+    compiled, _ = StepRunner(step, case.problem, "on", compile_regions=True)(start, Rng(1))
     assert unroll._pull in pieces
-    torch.testing.assert_close(compiled, eager, rtol=1e-11, atol=1e-13)  # gradients by torch.func.grad, and by torch.autograd.grad
+    torch.testing.assert_close(
+        compiled, eager, rtol=1e-11, atol=1e-13
+    )  # gradients by torch.func.grad, and by torch.autograd.grad
 
 
 def test_noisy_steps_have_the_moments_of_their_autoregression() -> None:
@@ -182,7 +233,9 @@ def test_memory_does_not_grow_with_the_draws(divergence: str) -> None:
     def peak(num: int) -> float:
         def along() -> None:
             if divergence == "contrast":
-                contrast(energy, case.x, zip(draws("positive", num), draws("negative", num), strict=True))
+                contrast(
+                    energy, case.x, zip(draws("positive", num), draws("negative", num), strict=True)
+                )
             else:
                 reverse_kl(
                     lambda theta, x: problem.log_likelihood(theta, x, labels),
@@ -197,11 +250,19 @@ def test_memory_does_not_grow_with_the_draws(divergence: str) -> None:
 
 
 def peak_bytes(call: Callable[[], None]) -> float:
-    """The most that was allocated at once, from the profiler's record of every allocation and release."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+    """The most that was allocated at once, from the profiler's record of every allocation and
+    release.
+    """
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profiler:
         call()
     record: Any = profiler.profiler
-    changes = sorted((event.start_ns(), event.nbytes()) for event in record.kineto_results.events() if event.name() == "[memory]")
+    changes = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in record.kineto_results.events()
+        if event.name() == "[memory]"
+    )
     held = most = 0
     for _, change in changes:
         held += change

@@ -1,4 +1,6 @@
-"""Signs and scales on real digits: every trajectory method must make its images better teachers than the real ones it starts from."""
+"""Signs and scales on real digits: every trajectory method must make its images better teachers
+than the real ones it starts from.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -6,18 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from pseudocore.core.loop import run
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.data import digits, whiten
+from pseudocore.data import digits
+from pseudocore.data import preprocessing as whiten
 from pseudocore.inference.sgd import SGD
-from pseudocore.methods.bpc_cd import BPCContrastiveDivergence
-from pseudocore.methods.bpc_fkl import BPCForwardKL
-from pseudocore.methods.bpc_rkl import BPCReverseKL
-from pseudocore.methods.bpc_w import BPCWasserstein
+from pseudocore.methods.bayes.bpc_cd import BPCContrastiveDivergence
+from pseudocore.methods.bayes.bpc_fkl import BPCForwardKL
+from pseudocore.methods.bayes.bpc_rkl import BPCReverseKL
+from pseudocore.methods.bayes.bpc_w import BPCWasserstein
 from pseudocore.models.convnet import ConvNet
-from pseudocore.parts.experts import Training, train
+from pseudocore.runtime.loop import run
+from pseudocore.training.experts import Training, train
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +39,9 @@ def accuracy(problem: Problem, coreset: Coreset) -> float:
     """Of networks trained on the coreset, on the test images, mean of two."""
     right = []
     for seed in range(2):
-        log_probs = SGD(num_steps=150, step_size=0.02).fit(problem, coreset, Rng(seed))(problem.data.test.x)
+        log_probs = SGD(num_steps=150, step_size=0.02).fit(problem, coreset, Rng(seed))(
+            problem.data.test.x
+        )
         right.append((log_probs.argmax(1) == problem.data.test.y).to(torch.float32).mean())
     return float(torch.stack(right).mean())
 
@@ -45,7 +50,12 @@ def accuracy(problem: Problem, coreset: Coreset) -> float:
     ("method", "margin"),
     [
         (BPCForwardKL(**SHORT, num_draws=3, inner_lr=0.03, image_lr=10), 0.15),
-        (BPCContrastiveDivergence(**SHORT, initial="real", langevin_step=0.06, noise_scale=0, image_lr=10), 0.15),
+        (
+            BPCContrastiveDivergence(
+                **SHORT, initial="real", langevin_step=0.06, noise_scale=0, image_lr=10
+            ),
+            0.15,
+        ),
         (BPCWasserstein(**SHORT, horizon=1, inner_lr=0.03, inner_lr_lr=1e-3, image_lr=10), 0.15),
         (BPCReverseKL(**SHORT, num_draws=5, inner_lr=0.03, batch_size=128, image_lr=1000), 0.05),
     ],

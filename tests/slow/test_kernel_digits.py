@@ -1,4 +1,5 @@
-"""On real digits, KIP, DD and LD must each beat a uniform draw, namely the very images they start from: test accuracy, mean of five seeds.
+"""On real digits, KIP, DD and LD must each beat a uniform draw, namely the very images they start
+from: test accuracy, mean of five seeds.
 
 The settings are short, and were chosen on training images.
 """
@@ -9,27 +10,40 @@ from typing import Any
 import pytest
 import torch
 
-from pseudocore.core.loop import run
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Inference
-from pseudocore.data import digits, whiten
+from pseudocore.data import digits
+from pseudocore.data import preprocessing as whiten
 from pseudocore.inference.last_layer_vi import LastLayerVI
 from pseudocore.inference.sgd import SGD
-from pseudocore.methods.dd import DatasetDistillation
-from pseudocore.methods.kip import KIP
-from pseudocore.methods.ld import LabelDistillation, LabelDistillationRidge
+from pseudocore.methods.condense.dd import DatasetDistillation
+from pseudocore.methods.condense.kip import KIP
+from pseudocore.methods.condense.ld import LabelDistillation, LabelDistillationRidge
 from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP
-from pseudocore.parts.initial import balanced_indices
+from pseudocore.objectives.initial import balanced_indices
+from pseudocore.runtime.loop import run
 
 pytestmark = pytest.mark.slow
 
 SEEDS = range(5)
-NETWORKS: dict[str, ConvNet | MLP] = {"convnet": ConvNet(width=16, depth=2), "mlp": MLP(width=64, depth=1)}
-WAYS: dict[str, Inference] = {"sgd": SGD(num_steps=150, step_size=0.02), "last-layer-vi": LastLayerVI(num_steps=150)}
+NETWORKS: dict[str, ConvNet | MLP] = {
+    "convnet": ConvNet(width=16, depth=2),
+    "mlp": MLP(width=64, depth=1),
+}
+WAYS: dict[str, Inference] = {
+    "sgd": SGD(num_steps=150, step_size=0.02),
+    "last-layer-vi": LastLayerVI(num_steps=150),
+}
 CASES = {
-    "kip-ntk": (KIP(num_steps=100, batch_size=128, kernel="ntk", image_lr=0.05, label_lr=0.02), "mlp", "sgd", 0.2, 0.02),
+    "kip-ntk": (
+        KIP(num_steps=100, batch_size=128, kernel="ntk", image_lr=0.05, label_lr=0.02),
+        "mlp",
+        "sgd",
+        0.2,
+        0.02,
+    ),
     "kip-features": (
         KIP(num_steps=60, batch_size=128, num_networks=2, image_lr=0.05, label_lr=0.02),
         "convnet",
@@ -37,9 +51,31 @@ CASES = {
         0.15,
         0.005,
     ),
-    "dd": (DatasetDistillation(num_steps=50, batch_size=128, num_inner_steps=10, inner_lr=0.3, image_lr=0.1), "mlp", "sgd", 0.2, 0.01),
-    "ld": (LabelDistillation(num_steps=40, batch_size=256, num_inner_steps=15, inner_lr=0.5, label_lr=0.3), "mlp", "sgd", 0.05, 0.005),
-    "ld-rr": (LabelDistillationRidge(num_steps=100, batch_size=256, label_lr=0.05), "convnet", "last-layer-vi", 0.08, 0.005),
+    "dd": (
+        DatasetDistillation(
+            num_steps=50, batch_size=128, num_inner_steps=10, inner_lr=0.3, image_lr=0.1
+        ),
+        "mlp",
+        "sgd",
+        0.2,
+        0.01,
+    ),
+    "ld": (
+        LabelDistillation(
+            num_steps=40, batch_size=256, num_inner_steps=15, inner_lr=0.5, label_lr=0.3
+        ),
+        "mlp",
+        "sgd",
+        0.05,
+        0.005,
+    ),
+    "ld-rr": (
+        LabelDistillationRidge(num_steps=100, batch_size=256, label_lr=0.05),
+        "convnet",
+        "last-layer-vi",
+        0.08,
+        0.005,
+    ),
 }
 
 
@@ -49,15 +85,24 @@ def accuracy(way: Inference, problem: Problem, coreset: Coreset, seed: int) -> f
 
 
 @pytest.mark.parametrize("per_class", [1, 10])
-@pytest.mark.parametrize(("method", "network", "inference", "at_one", "at_ten"), CASES.values(), ids=CASES)
-def test_it_beats_uniform(method: Any, network: str, inference: str, at_one: float, at_ten: float, per_class: int) -> None:
+@pytest.mark.parametrize(
+    ("method", "network", "inference", "at_one", "at_ten"), CASES.values(), ids=CASES
+)
+def test_it_beats_uniform(
+    method: Any, network: str, inference: str, at_one: float, at_ten: float, per_class: int
+) -> None:
     data = digits()
-    problem = Problem(data, NETWORKS[network].build(data.shape, data.num_classes), whiten.make("standard", data))
+    problem = Problem(
+        data, NETWORKS[network].build(data.shape, data.num_classes), whiten.make("standard", data)
+    )
     gains = []
     for seed in SEEDS:
         outcome = run(replace(method, per_class=per_class), problem, seed=seed)
         assert outcome.status == "finished"
-        uniform = problem.chosen(balanced_indices(problem, per_class, Rng(seed)("init")("images")))
-        after, before = (accuracy(WAYS[inference], problem, coreset, seed) for coreset in (outcome.coreset, uniform))
+        uniform = problem.subset(balanced_indices(problem, per_class, Rng(seed)("init")("images")))
+        after, before = (
+            accuracy(WAYS[inference], problem, coreset, seed)
+            for coreset in (outcome.coreset, uniform)
+        )
         gains.append(after - before)
     assert sum(gains) / len(gains) > (at_one if per_class == 1 else at_ten), gains

@@ -1,4 +1,6 @@
-"""What an evaluation holds beside its metrics: cost by stage, traces, spectra, a slice of the losses, what was chosen."""
+"""What an evaluation holds beside its metrics: cost by stage, traces, spectra, a slice of the
+losses, what was chosen.
+"""
 
 import json
 from pathlib import Path
@@ -28,13 +30,25 @@ def test_the_cost_of_every_stage_is_kept(tmp_path: Path) -> None:
     assert list(manifest["cost"]) == ["load", "preprocess", "reduce"]
     assert manifest["peak_memory_mib"] == max(one["peak_mib"] for one in manifest["cost"].values())
     result = api.evaluate(coreset, inference="hmc", seeds=2, severities=[1], num_robust=20, **TINY)
-    assert list(result["cost"]) == ["load", "preprocess", "corrupt", "infer", "predict", "robustness", "diagnose"]
+    assert list(result["cost"]) == [
+        "load",
+        "preprocess",
+        "corrupt",
+        "infer",
+        "predict",
+        "robustness",
+        "diagnose",
+    ]
     assert 0 < sum(one["seconds"] for one in result["cost"].values()) <= result["seconds"]
     assert "robustness" not in api.evaluate(coreset, inference="sgd", num_steps=2, seeds=1)["cost"]
 
 
 def test_costs_of_a_resumed_run_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = {"method": "uniform", "setup": {"data": "digits", "model": "linear"}, "options": {"per_class": 1}}
+    words = {
+        "method": "uniform",
+        "setup": {"data": "digits", "model": "linear"},
+        "options": {"per_class": 1},
+    }
     reduction = api.Reduction.from_config(words)
     problem = api.build_problem(api.reduce("uniform", "digits", per_class=1, model="linear"))
     folder = Run.create(tmp_path / "run", api.resolved(reduction, problem).to_config())
@@ -67,7 +81,9 @@ def test_features_have_no_spectrum() -> None:
 
 
 def test_the_slice_goes_from_the_coresets_network_to_the_datas(made: Coreset) -> None:
-    """On logistic regression losses are convex along the line, and each falls on the way to the network of its own set."""
+    """On logistic regression losses are convex along the line, and each falls on the way to the
+    network of its own set.
+    """
     found = api.evaluate(made, inference="sgd", num_steps=2, seeds=1, landscape=True)["landscape"]
     start, end = found["at"].index(0.0), found["at"].index(1.0)
     assert found["data"][end] < found["data"][start]
@@ -89,10 +105,23 @@ def test_the_page_shows_it_all(tmp_path: Path) -> None:
     api.reduce("uniform", "digits", per_class=1, model="linear", out=tmp_path / "run")
     run = Run.open(tmp_path / "run")
     for temperature in (1.0, 0.1):
-        result = api.evaluate(run.coreset(), inference="hmc", seeds=1, temperature=temperature, landscape=temperature == 1, **TINY)
+        result = api.evaluate(
+            run.coreset(),
+            inference="hmc",
+            seeds=1,
+            temperature=temperature,
+            landscape=temperature == 1,
+            **TINY,
+        )
         run.save_evaluation(f"hmc-{temperature}", json.loads(json.dumps(result)))
     text = render([run], tmp_path / "page.html").read_text()
-    for words in ("traces of hmc", "frequency spectrum of the coreset", "loss along a line", "NLL over temperature", "adaptive ECE"):
+    for words in (
+        "traces of hmc",
+        "frequency spectrum of the coreset",
+        "loss along a line",
+        "NLL over temperature",
+        "adaptive ECE",
+    ):
         assert words in text
     assert text.count('alt="frequency spectrum') == 1
     assert "preprocess " in text

@@ -1,4 +1,6 @@
-"""Bench: clocks and counters against what is known, plain steps against the methods' own, and a whole benchmark in small."""
+"""Bench: clocks and counters against what is known, plain steps against the methods' own, and a
+whole benchmark in small.
+"""
 
 import json
 import math
@@ -18,17 +20,34 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from pseudocore.bench import alone, lines, measure, plain, plan, requests, tasks, workload
-from pseudocore.bench.measure import Ceilings, CountingModel, Timing, Work
-from pseudocore.bench.requests import Measured, NotMeasuredError, Request
-from pseudocore.bench.workload import SMALL, Workload
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.parts.experts import Trainer, Training
+from pseudocore.reproduce.bench import (
+    baseline as plain,
+)
+from pseudocore.reproduce.bench import (
+    formatting as lines,
+)
+from pseudocore.reproduce.bench import (
+    measure,
+    plan,
+    requests,
+    tasks,
+    workload,
+)
+from pseudocore.reproduce.bench import (
+    subprocess_runner as alone,
+)
+from pseudocore.reproduce.bench.measure import Ceilings, CountingModel, Timing, Work
+from pseudocore.reproduce.bench.requests import Measured, NotMeasuredError, Request
+from pseudocore.reproduce.bench.workload import SMALL, Workload
+from pseudocore.training.experts import Trainer, Training
 
-TINY = replace(SMALL, per_class=1, num_train=40, num_inner_steps=2, num_draws=2, batch_size=8, width=2)
+TINY = replace(
+    SMALL, per_class=1, num_train=40, num_inner_steps=2, num_draws=2, batch_size=8, width=2
+)
 STEPPING = [entry.name for entry in methods if hasattr(entry.make, "step")]
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench.py"
 
@@ -51,7 +70,8 @@ def test_every_method_has_a_step_at_every_shape(name: str, shape: Any) -> None:
     tasks.make(name, tasks.problem_of(name, size, "cpu"), size, "off").take(0)
 
 
-# --- counters ---------------------------------------------------------------------------------------------------------
+# --- counters
+# ---------------------------------------------------------------------------------------------------------
 
 
 def work(act: Callable[[], object]) -> Work:
@@ -105,7 +125,9 @@ def test_images_are_counted_as_the_method_says(name: str, images: int) -> None:
 def test_operations_grow_in_proportion_to_inner_steps_and_draws() -> None:
     def flop(num_inner_steps: int, num_draws: int) -> int:
         size = replace(TINY, num_inner_steps=num_inner_steps, num_draws=num_draws, augment=False)
-        return requests._work(asked("bpc-fkl", size=size), tasks.problem_of("bpc-fkl", size, "cpu")).flop
+        return requests._work(
+            asked("bpc-fkl", size=size), tasks.problem_of("bpc-fkl", size, "cpu")
+        ).flop
 
     inner, draw = flop(2, 1) - flop(1, 1), flop(1, 2) - flop(1, 1)
     assert flop(4, 3) == 4 * inner + 3 * draw
@@ -120,7 +142,8 @@ def test_several_thetas_are_as_many_passes() -> None:
     assert model.num_parameters == problem.model.num_parameters
 
 
-# --- clocks -----------------------------------------------------------------------------------------------------------
+# --- clocks
+# -----------------------------------------------------------------------------------------------------------
 
 
 class Clock:
@@ -172,7 +195,8 @@ def test_ceilings_are_finite_and_above_what_any_step_does() -> None:
     assert 1e8 < found.copy < 1e14
 
 
-# --- plain steps ------------------------------------------------------------------------------------------------------
+# --- plain steps
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("augment", [False, True])
@@ -180,21 +204,38 @@ def test_ceilings_are_finite_and_above_what_any_step_does() -> None:
 def test_a_plain_step_makes_the_images_of_the_method(name: str, augment: bool) -> None:
     size = replace(TINY, augment=augment, num_inner_steps=3, num_draws=3)
     method = replace(workload.method_of(name, size), image_lr=1.0)
-    problem = workload.with_experts(replace(tasks.problem_of(name, size, "cpu"), dtype=torch.float64), method)
+    problem = workload.with_experts(
+        replace(tasks.problem_of(name, size, "cpu"), dtype=torch.float64), method
+    )
     state = method.init(problem, Rng(0)("init"))
     before = getattr(state, "images", state)
     velocity = Rng(1).normal(*before.x.shape, dtype=torch.float64)
     begin = before._replace(velocity=velocity)
-    after, _ = method.step(problem, state._replace(images=begin) if hasattr(state, "images") else begin, Rng(0)("step", 3))
+    after, _ = method.step(
+        problem,
+        state._replace(images=begin) if hasattr(state, "images") else begin,
+        Rng(0)("step", 3),
+    )
     ours = getattr(after, "images", after)
-    x, moved = plain.step(name, method, problem, plain._Network(problem), before.x, before.y, velocity, Rng(0)("step", 3))
+    x, moved = plain.step(
+        name,
+        method,
+        problem,
+        plain._Network(problem),
+        before.x,
+        before.y,
+        velocity,
+        Rng(0)("step", 3),
+    )
     assert (ours.x - before.x).abs().max() > 1e-5
     torch.testing.assert_close(moved, ours.velocity, rtol=1e-8, atol=1e-12)
     torch.testing.assert_close(x, ours.x, rtol=1e-8, atol=1e-12)
 
 
 def test_plain_training_ends_where_an_expert_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem: Problem = replace(tasks.problem_of("experts", replace(TINY, num_train=300), "cpu"), dtype=torch.float64)
+    problem: Problem = replace(
+        tasks.problem_of("experts", replace(TINY, num_train=300), "cpu"), dtype=torch.float64
+    )
     trainer = Trainer(problem, Training(), 0, compile="off")
     begin = trainer.start([0])
     networks: list[Any] = []
@@ -222,7 +263,8 @@ def test_there_is_no_plain_step_for_another_network() -> None:
     assert not plain.exists("bpc-fkl", replace(TINY, norm="batch"))
 
 
-# --- everything -------------------------------------------------------------------------------------------------------
+# --- everything
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*STEPPING, *tasks.PARTS])
@@ -231,7 +273,9 @@ def test_everything_with_steps_can_be_timed(name: str) -> None:
     assert found.timing.low_ms <= found.timing.ms <= found.timing.high_ms
     assert found.work is not None
     assert found.work.bytes > 0
-    assert found.work.flop > 0 or name == "augment"  # which has products only where it shifts or stretches
+    assert (
+        found.work.flop > 0 or name == "augment"
+    )  # which has products only where it shifts or stretches
 
 
 def test_requests_and_measurements_travel_as_json() -> None:
@@ -244,7 +288,10 @@ def test_requests_and_measurements_travel_as_json() -> None:
 
 def test_a_process_of_its_own_tells_memory_and_what_went_wrong() -> None:
     with alone.apart() as ask:
-        small, large = (ask(asked("real-batch", size=replace(SMALL, batch_size=size))).peak_mib for size in (8, 8000))
+        small, large = (
+            ask(asked("real-batch", size=replace(SMALL, batch_size=size))).peak_mib
+            for size in (8, 8000)
+        )
         with pytest.raises(ConfigError, match="psvi"):
             ask(asked("psvi", size=replace(TINY, model="convnet3")))
         with pytest.raises(NotMeasuredError, match="AttributeError"):
@@ -261,10 +308,14 @@ def test_a_process_that_ends_is_no_fault_of_the_rest(monkeypatch: pytest.MonkeyP
                 ask(asked("augment"))
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # true here, not of the process that measures
+@pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)  # true here, not of the process that measures
 def test_a_child_that_is_killed_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alone, "_answer", lambda _: os.kill(os.getpid(), signal.SIGKILL))
-    assert json.loads(alone._answer_of_child({})) == {"failed": "its process was ended by signal 9, for want of memory perhaps"}
+    assert json.loads(alone._answer_of_child({})) == {
+        "failed": "its process was ended by signal 9, for want of memory perhaps"
+    }
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -292,21 +343,44 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_whole_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(plan.KNOBS, "small", {"per_class": (1, 3), "num_draws": (2, 3), "num_train": (40, 80), "num_classes": (2, 60)})
+    monkeypatch.setitem(
+        plan.KNOBS,
+        "small",
+        {"per_class": (1, 3), "num_draws": (2, 3), "num_train": (40, 80), "num_classes": (2, 60)},
+    )
     told: list[Any] = []
     tell: Any = dict.fromkeys(("on_ceilings", "on_row", "on_curve"), told.append)
-    document = plan.run(TINY, names=["bpc-cd", "last-layer"], growing=["vbpc"], commit="abc", **tell)
-    assert [type(one).__name__ for one in told] == ["Ceilings", "Row", "Row", "Curve", "Curve", "Curve"]
+    document = plan.run(
+        TINY, names=["bpc-cd", "last-layer"], growing=["vbpc"], commit="abc", **tell
+    )
+    assert [type(one).__name__ for one in told] == [
+        "Ceilings",
+        "Row",
+        "Row",
+        "Curve",
+        "Curve",
+        "Curve",
+    ]
     method, part = document["rows"]
-    assert (method["name"], method["kind"], part["name"], part["kind"]) == ("bpc-cd", "method", "last-layer", "part")
+    assert (method["name"], method["kind"], part["name"], part["kind"]) == (
+        "bpc-cd",
+        "method",
+        "last-layer",
+        "part",
+    )
     assert method["eager"] == method["ours"]  # on a CPU ours is the eager step
     assert method["faster"] == pytest.approx(method["plain"]["ms"] / method["ours"]["ms"])
     assert part["plain"] is None
     per_second = 1000 / method["ours"]["ms"]
-    assert method["matmul_share"] == pytest.approx(per_second * method["flop"] / document["ceilings"]["matmul_flop_per_second"])
-    assert method["copy_share"] == pytest.approx(per_second * method["bytes"] / document["ceilings"]["copy_bytes_per_second"])
+    assert method["matmul_share"] == pytest.approx(
+        per_second * method["flop"] / document["ceilings"]["matmul_flop_per_second"]
+    )
+    assert method["copy_share"] == pytest.approx(
+        per_second * method["bytes"] / document["ceilings"]["copy_bytes_per_second"]
+    )
     assert method["images_per_second"] == pytest.approx(per_second * 40)
-    assert [(curve["knob"], curve["values"]) for curve in document["growth"]] == [  # vbpc has no draws
+    # vbpc has no draws
+    assert [(curve["knob"], curve["values"]) for curve in document["growth"]] == [
         ("per_class", [1, 3]), ("num_train", [40, 80]), ("num_classes", [2, 60])]  # fmt: skip
     assert (document["failed"], document["not_reached"], document["commit"]) == ({}, [], "abc")
     assert {"hardware", "versions", "date", "peak_mib_is", "workload"} <= set(document)
@@ -340,8 +414,12 @@ def test_out_of_memory_is_one_measurement_lost(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_exponent_is_that_of_the_large_end() -> None:
-    assert plan.Curve("vbpc", "per_class", [1, 10, 40], [5.0, 5.0, 20.0], [1, 1, 1]).exponent == pytest.approx(1.0)
-    assert plan.Curve("vbpc", "per_class", [1, 10], [1.0, 1000.0], [1, 1]).exponent == pytest.approx(3.0)
+    assert plan.Curve(
+        "vbpc", "per_class", [1, 10, 40], [5.0, 5.0, 20.0], [1, 1, 1]
+    ).exponent == pytest.approx(1.0)
+    assert plan.Curve(
+        "vbpc", "per_class", [1, 10], [1.0, 1000.0], [1, 1]
+    ).exponent == pytest.approx(3.0)
     assert plan.Curve("vbpc", "per_class", [1], [1.0], [1]).exponent is None
 
 
@@ -349,11 +427,24 @@ def test_a_row_as_a_line() -> None:
     ours = Measured(Timing(2.0, 1.0, 3.0, 9, 0.1), 12, "running eagerly", Work(10**9, 10**7, 100))
     beside = ours._replace(timing=ours.timing._replace(ms=8.0))
     line = lines.of_row(plan.Row("bpc-fkl", ours, None, beside, Ceilings(1e12, 1e10)))
-    assert line.split() == ["bpc-fkl", "2", "8", "4.00×", "50000", "500", "50.0%", "50.0%", "12", "(running", "eagerly)"]
+    assert line.split() == [
+        "bpc-fkl",
+        "2",
+        "8",
+        "4.00×",
+        "50000",
+        "500",
+        "50.0%",
+        "50.0%",
+        "12",
+        "(running",
+        "eagerly)",
+    ]
     assert len(lines.HEADER) == len(line.partition("  (")[0])
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- refusals
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -380,21 +471,44 @@ def test_more_points_take_more_training_images() -> None:
     assert plan._sized(TINY, {"num_train": 70}).num_train == 70
 
 
-# --- the script -------------------------------------------------------------------------------------------------------
+# --- the script
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("here")
-def test_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     sizes = [part for name in ("per_class", "num_inner_steps") for part in ("--set", f"{name}=1")]
-    words = ["--out", tmp_path / "b.json", "--methods", "bpc-cd", "--parts", "--growth", "--commit", "abc", "--device", "cpu", *sizes]
-    monkeypatch.setattr(sys, "argv", ["bench.py", *map(str, words), "--set", "augment=false", "--set", "shape=digits"])
+    words = [
+        "--out",
+        tmp_path / "b.json",
+        "--methods",
+        "bpc-cd",
+        "--parts",
+        "--growth",
+        "--commit",
+        "abc",
+        "--device",
+        "cpu",
+        *sizes,
+    ]
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["bench.py", *map(str, words), "--set", "augment=false", "--set", "shape=digits"],
+    )
     runpy.run_path(str(SCRIPT), run_name="__main__")
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("this machine at best")
     assert said[1] == lines.HEADER
     assert said[2].startswith("bpc-cd ")
     kept = json.loads((tmp_path / "b.json").read_text())
-    assert (kept["commit"], kept["workload"]["augment"], kept["workload"]["per_class"]) == ("abc", False, 1)
+    assert (kept["commit"], kept["workload"]["augment"], kept["workload"]["per_class"]) == (
+        "abc",
+        False,
+        1,
+    )
     assert math.isfinite(kept["rows"][0]["ours"]["ms"])
 
 

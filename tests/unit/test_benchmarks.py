@@ -1,4 +1,6 @@
-"""The benchmark scripts run, at a size that says nothing about anything; their published settings are the paper's."""
+"""The benchmark scripts run, at a size that says nothing about anything; their published settings
+are the paper's.
+"""
 
 import importlib
 import json
@@ -35,16 +37,40 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 def test_cold_posterior(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--draws", 8, "--burn", 10, "--leapfrog", 2, "--chains", 2, "--fan-in", 4, "--isotropic", 0.4]
+    sizes = [
+        "--draws",
+        8,
+        "--burn",
+        10,
+        "--leapfrog",
+        2,
+        "--chains",
+        2,
+        "--fan-in",
+        4,
+        "--isotropic",
+        0.4,
+    ]
     words = ["--uniform", "digits", *QUICK, *sizes, "--out", tmp_path]
     script("cold_posterior", *words, "--temperatures", 1.0)
     path = tmp_path / "cold-uniform-digits-ipc1-seed0.json"
     first = json.loads(path.read_text())
-    assert [cell["key"]["protocol"] for cell in first["cells"]] == ["published", "mh-correct", "mh-correct"]
+    assert [cell["key"]["protocol"] for cell in first["cells"]] == [
+        "published",
+        "mh-correct",
+        "mh-correct",
+    ]
     published, ours, _ = first["cells"]
     assert "published_nll" in published or "rejected" in published["error"]
     for part in ("held_out", "test"):
-        assert set(ours[part]) == {"accuracy", "nll", "ece", "brier", "adaptive_ece", "classwise_ece"}
+        assert set(ours[part]) == {
+            "accuracy",
+            "nll",
+            "ece",
+            "brier",
+            "adaptive_ece",
+            "classwise_ece",
+        }
     assert 0 <= ours["accept"] <= 1
     assert {"rhat", "ess_bulk", "step_size", "seconds"} <= set(ours)
     script("cold_posterior", *words, "--temperatures", 1.0, 0.1)  # goes on where it stopped
@@ -64,14 +90,36 @@ def test_the_published_settings_are_those_of_the_paper(script: Script) -> None:
     assert ten == twenty
     for options, penalty in ((one, 0.5), (ten, 1.5), (fifty, 0.1)):
         assert options["prior_scale"] == pytest.approx(1 / math.sqrt(2 * penalty))
-        assert (options["prior"], options["flip_kinetic"], options["mismatched_momentum"]) == ("unsquared", True, True)
+        assert (options["prior"], options["flip_kinetic"], options["mismatched_momentum"]) == (
+            "unsquared",
+            True,
+            True,
+        )
         assert options["num_draws"] + options["num_burn"] == (20 if penalty == 0.5 else 100)
 
 
-def test_inference_table(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inference_table(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     api.reduce("uniform", "digits", per_class=1, model="linear", out=tmp_path / "run")
-    small: list[Any] = [part for name in ("hmc.num_draws=8", "hmc.num_burn=4", "sgd.num_steps=3") for part in ("--set", name)]
-    words = [tmp_path / "run", "--inference", "sgd", "hmc", "--seeds", 2, "--num-test", 30, *small, "--out", tmp_path]
+    small: list[Any] = [
+        part
+        for name in ("hmc.num_draws=8", "hmc.num_burn=4", "sgd.num_steps=3")
+        for part in ("--set", name)
+    ]
+    words = [
+        tmp_path / "run",
+        "--inference",
+        "sgd",
+        "hmc",
+        "--seeds",
+        2,
+        "--num-test",
+        30,
+        *small,
+        "--out",
+        tmp_path,
+    ]
     script("inference_table", *words)
     record = json.loads((tmp_path / "inference-run.json").read_text())
     sgd, hmc = record["cells"]
@@ -84,7 +132,21 @@ def test_inference_table(script: Script, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_leapfrog(script: Script, tmp_path: Path) -> None:
-    sizes = ["--width", 2, "--points", 10, "--leapfrog", 2, "--proposals", 1, "--chains", 1, 2, "--device", "cpu"]
+    sizes = [
+        "--width",
+        2,
+        "--points",
+        10,
+        "--leapfrog",
+        2,
+        "--proposals",
+        1,
+        "--chains",
+        1,
+        2,
+        "--device",
+        "cpu",
+    ]
     script("leapfrog", *sizes, "--out", tmp_path / "leapfrog.json")
     record = json.loads((tmp_path / "leapfrog.json").read_text())
     assert [row["name"] for row in record["rows"]] == ["plain eager loop", "ours", "ours"]
@@ -126,7 +188,17 @@ num_steps = 3
 
 def test_trajectories(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "small.toml").write_text(PRESET)
-    words = [tmp_path / "small.toml", "--experts", tmp_path / "experts", "--num-experts", 1, "--epochs", 1, "--seeds", 1]
+    words = [
+        tmp_path / "small.toml",
+        "--experts",
+        tmp_path / "experts",
+        "--num-experts",
+        1,
+        "--epochs",
+        1,
+        "--seeds",
+        1,
+    ]
     script("trajectories", *words, "--out", tmp_path / "out")
     assert "images/s" in capsys.readouterr().out
     path = tmp_path / "out" / "small.json"
@@ -140,9 +212,16 @@ def test_trajectories(script: Script, tmp_path: Path, capsys: pytest.CaptureFixt
     script("trajectories", *words, "--out", tmp_path / "out")  # all is there
     assert path.stat().st_mtime_ns == written
     path.unlink()
-    script("trajectories", *words, "--out", tmp_path / "out")  # the coreset is there: evaluated only
-    assert json.loads(path.read_text())["evaluations"]["published"]["metrics"] == record["evaluations"]["published"]["metrics"]
+    script(
+        "trajectories", *words, "--out", tmp_path / "out"
+    )  # the coreset is there: evaluated only
+    assert (
+        json.loads(path.read_text())["evaluations"]["published"]["metrics"]
+        == record["evaluations"]["published"]["metrics"]
+    )
     capsys.readouterr()
     script("trajectories", *words, "--out", tmp_path / "again")  # the experts are there
     assert "images/s" not in capsys.readouterr().out
-    assert (tmp_path / "again" / "small.safetensors").read_bytes() == path.with_suffix(".safetensors").read_bytes()
+    assert (tmp_path / "again" / "small.safetensors").read_bytes() == path.with_suffix(
+        ".safetensors"
+    ).read_bytes()

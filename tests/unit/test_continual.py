@@ -1,14 +1,16 @@
-"""The class-incremental protocol: stages cover the classes once, memories keep their classes, accuracy is of the seen classes."""
+"""The class-incremental protocol: stages cover the classes once, memories keep their classes,
+accuracy is of the seen classes.
+"""
 
 import pytest
 import torch
 
 from pseudocore.api import Reduction
-from pseudocore.continual import continual, join, restrict, split_classes
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.data import digits
+from pseudocore.reproduce.continual import continual, join, restrict, split_classes
 
 
 @pytest.mark.parametrize(("num_classes", "num_stages"), [(10, 5), (10, 3), (100, 5), (7, 2)])
@@ -54,10 +56,17 @@ def _easy() -> Dataset:
 
 
 def test_an_easy_sequence_is_remembered_and_reproduced() -> None:
-    setup = {"model": "linear", "preprocess": "none"}  # standardising would blow up the noise of the classes not yet seen
-    reduction = Reduction.from_config({"method": "uniform", "data": "corners", "setup": setup, "options": {"per_class": 2}})
+    setup = {
+        "model": "linear",
+        "preprocess": "none",
+    }  # standardising would blow up the noise of the classes not yet seen
+    reduction = Reduction.from_config(
+        {"method": "uniform", "data": "corners", "setup": setup, "options": {"per_class": 2}}
+    )
     arguments = {"num_stages": 3, "options": {"num_steps": 60, "step_size": 0.1}, "seeds": 2}
     stages = continual(reduction, _easy(), **arguments)
-    assert [(s.seed, s.stage, s.num_classes, s.memory) for s in stages] == [(seed, n, 2 * n, 4 * n) for seed in (0, 1) for n in (1, 2, 3)]
+    assert [(s.seed, s.stage, s.num_classes, s.memory) for s in stages] == [
+        (seed, n, 2 * n, 4 * n) for seed in (0, 1) for n in (1, 2, 3)
+    ]
     assert all(stage.metrics["accuracy"] == 1.0 for stage in stages)
     assert continual(reduction, _easy(), **arguments) == stages

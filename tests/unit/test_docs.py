@@ -1,4 +1,6 @@
-"""The pages tell the truth: their code runs, their links lead somewhere, and they name every method and preset there is."""
+"""The pages tell the truth: their code runs, their links lead somewhere, and they name every method
+and preset there is.
+"""
 
 import importlib.util
 import os
@@ -24,7 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
-every_page = pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
+every_page = pytest.mark.parametrize(
+    "page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES]
+)
 every_preset = pytest.mark.parametrize("name", presets.available())
 
 
@@ -42,7 +46,9 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 def blocks(page: str, language: str) -> list[str]:
     """The fenced code of one language on a page, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
+    )
 
 
 def imported(code: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -58,7 +64,8 @@ def imported(code: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
     return module
 
 
-# --- code -------------------------------------------------------------------------------------------------------------
+# --- code
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,8 +83,21 @@ def test_the_readme_commands_run(own_folder: Path, capsys: pytest.CaptureFixture
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (40, 8, 8), dtype=np.uint8), np.arange(40) % 4
     np.savez("mine.npz", train_x=x, train_y=y, test_x=x[:20], test_y=y[:20])
-    lines = [line for block in blocks("README.md", "sh") for line in block.splitlines() if line.startswith("pseudocore ")]
-    assert {shlex.split(line)[1] for line in lines} == {"methods", "data", "reduce", "evaluate", "compare", "report", "export"}
+    lines = [
+        line
+        for block in blocks("README.md", "sh")
+        for line in block.splitlines()
+        if line.startswith("pseudocore ")
+    ]
+    assert {shlex.split(line)[1] for line in lines} == {
+        "methods",
+        "data",
+        "reduce",
+        "evaluate",
+        "compare",
+        "report",
+        "export",
+    }
     for line in lines:
         with pytest.raises(SystemExit) as stop:
             main(shlex.split(re.sub(r"--num-steps \d+", "--num-steps 3", line))[1:])
@@ -101,7 +121,9 @@ def test_the_worked_example_is_a_method(own_folder: Path, monkeypatch: pytest.Mo
     example, oracle = blocks("CONTRIBUTING.md", "python")
     module = imported(example, "farthest_first_of_the_docs", own_folder, monkeypatch)
     assert methods["farthest-first"].make is module.FarthestFirst
-    imported(oracle, "test_of_the_docs", own_folder, monkeypatch).test_the_covering_radius_is_at_most_twice_the_best()
+    imported(
+        oracle, "test_of_the_docs", own_folder, monkeypatch
+    ).test_the_covering_radius_is_at_most_twice_the_best()
     with pytest.raises(SystemExit) as stop:
         main(["reduce", "farthest-first", "digits", "--ipc", "2", "--out", "run"])
     assert not stop.value.code
@@ -109,8 +131,12 @@ def test_the_worked_example_is_a_method(own_folder: Path, monkeypatch: pytest.Mo
 
 
 def test_the_worked_example_passes_the_conformance_tests(own_folder: Path) -> None:
-    """As `make test` would run them with the file in its place: the method enters as a plugin before they are collected."""
-    (own_folder / "farthest_first_of_the_docs.py").write_text(blocks("CONTRIBUTING.md", "python")[0])
+    """As `make test` would run them with the file in its place: the method enters as a plugin
+    before they are collected.
+    """
+    (own_folder / "farthest_first_of_the_docs.py").write_text(
+        blocks("CONTRIBUTING.md", "python")[0]
+    )
     suite = ROOT / "tests" / "conformance" / "test_methods.py"
     command = [
         sys.executable,
@@ -125,19 +151,29 @@ def test_the_worked_example_passes_the_conformance_tests(own_folder: Path) -> No
         "farthest-first",
     ]
     path = os.pathsep.join([str(own_folder), str(ROOT / "src")])
-    result = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert result.returncode == 0, result.stdout
     assert re.search(r"^\d\d passed", result.stdout, re.MULTILINE), result.stdout
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- words
+# ------------------------------------------------------------------------------------------------------------
 
 
 @every_page
 def test_links_lead_somewhere(page: Path) -> None:
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     targets = [target for target in LINK.findall(prose) if not re.match(r"https?://|#", target)]
-    missing = [target for target in targets if not (page.parent / target.partition("#")[0]).exists()]
+    missing = [
+        target for target in targets if not (page.parent / target.partition("#")[0]).exists()
+    ]
     assert missing == []
 
 
@@ -149,10 +185,16 @@ def test_every_page_is_in_the_index() -> None:
 
 def test_the_readme_describes_every_method() -> None:
     """Name, kind and summary, in one row of a table."""
-    rows = [row.split("|") for row in (ROOT / "README.md").read_text().splitlines() if row.startswith("| `")]
+    rows = [
+        row.split("|")
+        for row in (ROOT / "README.md").read_text().splitlines()
+        if row.startswith("| `")
+    ]
     described = {cells[1].strip().strip("`"): " ".join(cells[2:]) for cells in rows}
     for entry in methods:
-        assert entry.name in described, f"add a line about {entry.name!r} to the methods table of the README"
+        assert entry.name in described, (
+            f"add a line about {entry.name!r} to the methods table of the README"
+        )
         assert entry.kind in described[entry.name]
         assert entry.summary in described[entry.name]
         assert entry.paper in described[entry.name]
@@ -160,15 +202,23 @@ def test_the_readme_describes_every_method() -> None:
 
 def _rows(page: str) -> list[list[str]]:
     lines = (ROOT / page).read_text().splitlines()
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in lines
+        if line.startswith("| ")
+    ]
 
 
 def test_the_readme_has_the_numbers_of_the_reproduction_page() -> None:
     """Which a test compares with the stored results."""
     page = _rows("docs/reproduction.md")
-    compared = [row for row in page if len(row) == 9 and row[1].endswith(("↑", "↓"))]  # cell, metric, printed, ours, Δ, their protocol
+    compared = [
+        row for row in page if len(row) == 9 and row[1].endswith(("↑", "↓"))
+    ]  # cell, metric, printed, ours, Δ, their protocol
     accuracies = [(row[0], row[3], row[5], row[2]) for row in compared if row[1] == "accuracy ↑"]
-    likelihoods = [(row[0], row[4]) for row in page if row[2] == "true"]  # cell, inference, protocol, accuracy, NLL
+    likelihoods = [
+        (row[0], row[4]) for row in page if row[2] == "true"
+    ]  # cell, inference, protocol, accuracy, NLL
     shown = [row for row in _rows("README.md") if len(row) == 7 and row[0].isdecimal()]
     assert len(shown) >= 5
     for per_class, method, inference, accuracy, nll, published, printed in shown:
@@ -186,11 +236,14 @@ def test_every_inference_and_model_is_named_on_some_page() -> None:
 
 def test_the_vbpc_page_has_every_setting() -> None:
     page = (ROOT / "docs" / "vbpc.md").read_text()
-    fields = {field for name in ("vbpc", "frepo") for field in methods[name].make.__dataclass_fields__}
+    fields = {
+        field for name in ("vbpc", "frepo") for field in methods[name].make.__dataclass_fields__
+    }
     assert [field for field in sorted(fields) if f"`{field}`" not in page] == []
 
 
-# --- presets ----------------------------------------------------------------------------------------------------------
+# --- presets
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_there_are_presets() -> None:
@@ -207,7 +260,9 @@ def test_a_preset_builds(name: str) -> None:
 
 @every_preset
 def test_a_preset_says_what_it_is(name: str) -> None:
-    """Its header: the cell it reproduces, what came out and at what cost, and a launch line that names it."""
+    """Its header: the cell it reproduces, what came out and at what cost, and a launch line that
+    names it.
+    """
     text = presets.available()[name].read_text()
     header = text[: text.index("\n\n")]
     assert all(line.startswith("#") for line in header.splitlines())
@@ -216,4 +271,8 @@ def test_a_preset_says_what_it_is(name: str) -> None:
     launch = re.search(r"^# Launch: (.*)$", header, re.MULTILINE)
     assert launch is not None
     assert f"--preset {name} " in launch[1]
-    assert launch[1].split()[:3] == ["pseudocore", "reduce", methods.name_of(Reduction.from_config(presets.read(name)).method)]
+    assert launch[1].split()[:3] == [
+        "pseudocore",
+        "reduce",
+        methods.name_of(Reduction.from_config(presets.read(name)).method),
+    ]

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from cyclopts import App
 
 from pseudocore import __version__
-from pseudocore.cli import bench, continual, evaluate, experts, listing, reduce, table, testbed
+from pseudocore.cli import bench, continual, evaluate, experts, reduce, table, testbed
+from pseudocore.cli import listings as listing
 from pseudocore.cli.demo import demo
-
-__all__ = ["make_app"]
 
 
 def make_app(tokens: Sequence[str]) -> App:

@@ -6,24 +6,23 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter, validators
 
-from pseudocore.bench import lines, plan, tasks
-from pseudocore.bench.workload import SIZES, Workload, device_of
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json
 from pseudocore.cli.flags import Device, Json
-from pseudocore.cli.keeping import keep_and_show
+from pseudocore.cli.output import keep_and_show
 from pseudocore.core import config
-from pseudocore.core.compile import COMPILE_HELP, Compile
+from pseudocore.reproduce.bench import formatting as lines
+from pseudocore.reproduce.bench import plan, tasks
+from pseudocore.reproduce.bench.workload import SIZES, Workload, device_of
+from pseudocore.runtime.steps import COMPILE_HELP, Compile
 from pseudocore.store import strict_json
-from pseudocore.store.replacing import refuse_own_file
-
-__all__ = ["NAME", "make_app"]
+from pseudocore.store.overwrite import refuse_own_file
 
 NAME = "bench"
 HELP = "Time a step of every method and of its parts on noise, beside plain loops and what this machine can do at best; and how cost grows."
 
 
-def make_app(words: Sequence[str]) -> App:  # noqa: ARG001  (its flags depend on nothing)
+def make_app(words: Sequence[str]) -> App:
     """The verb with the sizes of the workload as flags."""
     app = App(name=NAME, help=HELP)
     app.default(flagging.command(_verb(), flagging.parameters(Workload, "Workload")))
@@ -37,20 +36,37 @@ def _several(help: str) -> Any:
 def _verb() -> Callable[..., Any]:
     def bench(
         *,
-        method: Annotated[list[str] | None, _several(f"A method to time [default: {' '.join(plan.usual_methods())}]")] = None,
+        method: Annotated[
+            list[str] | None,
+            _several(f"A method to time [default: {' '.join(plan.usual_methods())}]"),
+        ] = None,
         part: Annotated[
-            list[str] | None, _several(f"A part to time [default: all, or none if a method is named: {' '.join(tasks.PARTS)}]")
+            list[str] | None,
+            _several(
+                f"A part to time [default: all, or none if a method is named: {' '.join(tasks.PARTS)}]"
+            ),
         ] = None,
         growth: Annotated[
-            list[str] | None, _several(f"A method to measure at other sizes too [default: {' '.join(plan.GROWING)}, or none]")
+            list[str] | None,
+            _several(
+                f"A method to measure at other sizes too [default: {' '.join(plan.GROWING)}, or none]"
+            ),
         ] = None,
-        seconds: Annotated[float, Parameter(validator=validators.Number(gt=0), help="After this long nothing new is begun.")] = 90.0,
+        seconds: Annotated[
+            float,
+            Parameter(
+                validator=validators.Number(gt=0), help="After this long nothing new is begun."
+            ),
+        ] = 90.0,
         size: Annotated[
-            Literal["auto", "small", "full"], Parameter(help="Sizes to start from: full, the published ones, on a GPU.")
+            Literal["auto", "small", "full"],
+            Parameter(help="Sizes to start from: full, the published ones, on a GPU."),
         ] = "auto",
         device: Device = "auto",
         compile: Annotated[Compile, Parameter(help=COMPILE_HELP)] = "auto",
-        file: Annotated[Path | None, Parameter(name="--out", help="JSON file to keep the numbers in.")] = None,
+        file: Annotated[
+            Path | None, Parameter(name="--out", help="JSON file to keep the numbers in.")
+        ] = None,
         commit: Annotated[str, Parameter(help="Kept beside the numbers: what was timed.")] = "",
         json: Json = False,
         **given: Any,
@@ -59,12 +75,16 @@ def _verb() -> Callable[..., Any]:
             refuse_own_file(file)
         where = device_of(device)
         start = SIZES[size if size != "auto" else "full" if where == "cuda" else "small"]
-        workload = config.build(Workload, {**config.to_dict(start), **flagging.given(given, Workload)}, what=NAME)
+        workload = config.build(
+            Workload, {**config.to_dict(start), **flagging.given(given, Workload)}, what=NAME
+        )
         everything = not (method or part or growth)
         say = (err if json else out).print
         document = plan.run(
             workload,
-            names=[*plan.usual_methods(), *tasks.PARTS] if everything else [*(method or ()), *(part or ())],
+            names=[*plan.usual_methods(), *tasks.PARTS]
+            if everything
+            else [*(method or ()), *(part or ())],
             growing=plan.GROWING if everything else growth or (),
             device=where,
             compile=compile,

@@ -14,14 +14,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pseudocore.evaluation.tables import Row, format_metric, metric_names, metric_title
-
-__all__ = ["comparison_table", "err", "out", "print_json", "progress"]
+from pseudocore.evaluation.names import metric_title
+from pseudocore.evaluation.tables import Row, format_metric, metric_names
 
 _WIDE = 1000
 """Columns of a file or pipe: tables keep one line a row there and wrap on a terminal only."""
 
-out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=None if sys.stdout and sys.stdout.isatty() else _WIDE)
+out = Console(
+    highlight=False,
+    markup=False,
+    emoji=False,
+    soft_wrap=True,
+    width=None if sys.stdout and sys.stdout.isatty() else _WIDE,
+)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 _SECONDS_BETWEEN_LINES = 30.0
@@ -33,7 +38,9 @@ Advance = Callable[[int, dict[str, float]], None]
 
 def print_json(document: Any) -> None:
     """One JSON document on standard output, valid everywhere (no NaN or Infinity literals)."""
-    from pseudocore.store import strict_json  # it knows tensors, and main must start before torch is loaded
+    from pseudocore.store import (
+        strict_json,
+    )  # it knows tensors, and main must start before torch is loaded
 
     out.print(json.dumps(json.loads(strict_json.encode(document)), indent=2))
 
@@ -52,19 +59,28 @@ def progress(title: str, total: int, start: int = 0) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[numbers]}", style="dim", markup=False),
     )
-    room = err.width - len(title) - 2 * len(str(total)) - 38  # what the other columns leave; too long a line would squeeze them
+    room = (
+        err.width - len(title) - 2 * len(str(total)) - 38
+    )  # what the other columns leave; too long a line would squeeze them
     with Progress(*columns, console=err, transient=True, disable=total == 0) as bar:
         task = bar.add_task(title, total=total, completed=start, numbers="", rate="")
 
         def advance(done: int, numbers: dict[str, float]) -> None:
             speed = bar.tasks[0].speed
-            bar.update(task, completed=done, rate=f"{speed:.3g}/s" if speed else "", numbers=_in_words(numbers, room))
+            bar.update(
+                task,
+                completed=done,
+                rate=f"{speed:.3g}/s" if speed else "",
+                numbers=_in_words(numbers, room),
+            )
 
         yield advance
 
 
 def comparison_table(rows: list[Row], *, details: bool = False) -> Table:
-    """The comparison as a terminal table; with `details`, also the metrics tables leave out and the seconds of every stage."""
+    """The comparison as a terminal table; with `details`, also the metrics tables leave out and the
+    seconds of every stage.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False)
     names = metric_names(rows, details=details)
     stages = list(dict.fromkeys(name for row in rows for name in row.cost)) if details else []

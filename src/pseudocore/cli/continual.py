@@ -8,20 +8,19 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from pseudocore import continual as protocol
+from pseudocore.assembly import Reduction
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch
-from pseudocore.cli.keeping import file_name, keep_and_show
+from pseudocore.cli.output import file_name, keep_and_show
 from pseudocore.core.registry import inferences
 from pseudocore.data import load
-from pseudocore.evaluation.tables import format_metric, metric_title
-from pseudocore.setup import Reduction
+from pseudocore.evaluation.names import metric_title
+from pseudocore.evaluation.tables import format_metric
+from pseudocore.reproduce import continual as protocol
 from pseudocore.store import strict_json
-from pseudocore.store.replacing import refuse_own_file
+from pseudocore.store.overwrite import refuse_own_file
 from pseudocore.store.runs import Run
-
-__all__ = ["NAME", "make_app"]
 
 NAME = "continual"
 HELP = "Class-incremental learning: reduce each stage's classes as RUN did, fit on the memory alone, test on all classes seen so far."
@@ -31,21 +30,39 @@ def make_app(words: Sequence[str]) -> App:
     """The verb with the flags of the inference that these words ask for."""
     app = App(name=NAME, help=HELP)
     name = flagging.asked_for(words, "--inference") or "sgd"
-    app.default(flagging.command(_verb(name), flagging.parameters(inferences[name].make, f"Inference: {name}")))
+    app.default(
+        flagging.command(
+            _verb(name), flagging.parameters(inferences[name].make, f"Inference: {name}")
+        )
+    )
     return app
 
 
 def _verb(name: str) -> Callable[..., Any]:
     def continual(
-        run: Annotated[Path, Parameter(help="RUN folder, whose method, options, data and model are used stage by stage.")],
+        run: Annotated[
+            Path,
+            Parameter(
+                help="RUN folder, whose method, options, data and model are used stage by stage."
+            ),
+        ],
         /,
         *,
         stages: Annotated[int, AtLeastOne, Parameter(help="Stages the classes arrive in.")] = 5,
-        seeds: Annotated[int, AtLeastOne, Parameter(help="Orders of the classes to run through.")] = 3,
-        inference: Annotated[str | None, Parameter(help="How to fit the memory. [default: sgd]", show_default=False)] = None,  # noqa: ARG001  (it is `name`)
-        keep: Annotated[Path | None, Parameter(name="--out", help="JSON file to keep the results in, besides RUN.")] = None,
+        seeds: Annotated[
+            int, AtLeastOne, Parameter(help="Orders of the classes to run through.")
+        ] = 3,
+        inference: Annotated[
+            str | None, Parameter(help="How to fit the memory. [default: sgd]", show_default=False)
+        ] = None,
+        keep: Annotated[
+            Path | None,
+            Parameter(name="--out", help="JSON file to keep the results in, besides RUN."),
+        ] = None,
         device: Device = "auto",
-        json: Annotated[bool, Switch, Parameter(help="Print one JSON document on standard output.")] = False,
+        json: Annotated[
+            bool, Switch, Parameter(help="Print one JSON document on standard output.")
+        ] = False,
         **given: Any,
     ) -> int:
         folder = Run.open(run)
@@ -61,9 +78,21 @@ def _verb(name: str) -> Callable[..., Any]:
                 advance(len(results), {"accuracy": stage.metrics["accuracy"]})
 
             protocol.continual(
-                reduction, data, num_stages=stages, inference=name, options=options, seeds=seeds, device=device, on_stage=on_stage
+                reduction,
+                data,
+                num_stages=stages,
+                inference=name,
+                options=options,
+                seeds=seeds,
+                device=device,
+                on_stage=on_stage,
             )
-        document = {"run": str(run), "inference": name, "options": options, "stages": [stage._asdict() for stage in results]}
+        document = {
+            "run": str(run),
+            "inference": name,
+            "options": options,
+            "stages": [stage._asdict() for stage in results],
+        }
         keep_and_show(
             lambda: print_json(document) if json else out.print(_table(results)),
             lambda: folder.save_continual(file_name(f"{name}-{stages}-stages", options), document),
@@ -89,6 +118,9 @@ def _table(results: Sequence[protocol.Stage]) -> Table:
     for number in sorted({stage.stage for stage in results}):
         alike = [stage for stage in results if stage.stage == number]
         scores = [[stage.metrics[name] for stage in alike] for name in names]
-        cells = [format_metric(mean(values), stdev(values) if len(values) > 1 else None) for values in scores]
+        cells = [
+            format_metric(mean(values), stdev(values) if len(values) > 1 else None)
+            for values in scores
+        ]
         table.add_row(str(number), str(alike[0].num_classes), str(alike[0].memory), *cells)
     return table

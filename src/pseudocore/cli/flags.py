@@ -1,4 +1,6 @@
-"""Flags from configuration classes: every field of a method, an inference or a setup is a flag, declared nowhere else."""
+"""Flags from configuration classes: every field of a method, an inference or a setup is a flag,
+declared nowhere else.
+"""
 
 import dataclasses
 import functools
@@ -11,8 +13,6 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter, Token, validators
 
 from pseudocore.core import config
-
-__all__ = ["AtLeastOne", "Device", "Json", "Switch", "Whole", "asked_for", "command", "given", "parameters"]
 
 SPELLING = {"per_class": ("--ipc", "--per-class")}
 """Fields whose flag is not their name alone."""
@@ -32,19 +32,32 @@ def whole_number(_: Any, tokens: Sequence[Token]) -> int:
 Whole = Parameter(converter=whole_number)
 AtLeastOne = Parameter(converter=whole_number, validator=validators.Number(gte=1))
 Switch = Parameter(negative="", show_default=False)
-Device = Annotated[Literal["auto", "cpu", "cuda"], Parameter(help="Where to compute; auto takes a GPU when there is one.")]
-Json = Annotated[bool, Switch, Parameter(help="Print one JSON document on standard output and nothing else.")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    Parameter(help="Where to compute; auto takes a GPU when there is one."),
+]
+Json = Annotated[
+    bool, Switch, Parameter(help="Print one JSON document on standard output and nothing else.")
+]
 
 
 def parameters(cls: type, title: str, *, skip: Iterable[str] = ()) -> list[inspect.Parameter]:
-    """One keyword parameter per field, all defaulting to None: what was not given must not shadow a preset."""
+    """One keyword parameter per field, all defaulting to None: what was not given must not shadow a
+    preset.
+    """
     group = Group.create_ordered(title)
-    return [_parameter(option, group) for option in config.options(cls) if option.name not in set(skip)]
+    return [
+        _parameter(option, group) for option in config.options(cls) if option.name not in set(skip)
+    ]
 
 
 def command(function: Callable[..., Any], *more: list[inspect.Parameter]) -> Callable[..., Any]:
     """`function` with further keyword parameters in its signature; they arrive in its `**flags`."""
-    own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    own = [
+        p
+        for p in inspect.signature(function, eval_str=True).parameters.values()
+        if p.kind is not p.VAR_KEYWORD
+    ]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -73,7 +86,9 @@ def asked_for(words: Sequence[str], flag: str) -> str | None:
 def _parameter(option: config.Option, group: Group) -> inspect.Parameter:
     # Without None, or the word "none" would be taken for it.
     kinds = [kind for kind in config.alternatives(option.type) if kind is not types.NoneType]
-    default = "" if option.default in (None, dataclasses.MISSING) else f" [default: {option.default}]"
+    default = (
+        "" if option.default in (None, dataclasses.MISSING) else f" [default: {option.default}]"
+    )
     declared = Parameter(
         name=SPELLING.get(option.name),
         help=option.help + default,
@@ -82,4 +97,9 @@ def _parameter(option: config.Option, group: Group) -> inspect.Parameter:
         converter=whole_number if kinds == [int] else None,
     )
     kind = functools.reduce(operator.or_, kinds)
-    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, declared])
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind, declared],
+    )

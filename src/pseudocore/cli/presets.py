@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from pseudocore.assembly import check_tables
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean
-from pseudocore.setup import check_tables
 from pseudocore.store import toml
-
-__all__ = ["available", "read"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _FOLDERS = (_PACKAGE / "presets", _PACKAGE.parents[1] / "presets")
@@ -20,7 +18,10 @@ def available() -> dict[str, Path]:
     folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
     if folder is None:
         return {}
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.glob("*/*.toml"))}
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for path in sorted(folder.glob("*/*.toml"))
+    }
 
 
 def read(name: str) -> dict[str, Any]:

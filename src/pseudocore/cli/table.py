@@ -15,14 +15,12 @@ from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch
 from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation.tables import format_metric
+from pseudocore.reproduce import pages, render
+from pseudocore.reproduce.cells import cells, matching, table_names, title
+from pseudocore.reproduce.planning import Planned, make_plan, refuse_if_idle
+from pseudocore.reproduce.results import FINISHED, Result, commit, difference, keep, stored
+from pseudocore.reproduce.running import CellRunner
 from pseudocore.store.files import write_bytes, writing
-from pseudocore.tables import pages, render
-from pseudocore.tables.cells import cells, matching, table_names, title
-from pseudocore.tables.planning import Planned, make_plan, refuse_if_idle
-from pseudocore.tables.results import FINISHED, Result, commit, difference, keep, stored
-from pseudocore.tables.running import Workshop
-
-__all__ = ["NAME", "make_app"]
 
 NAME = "table"
 HELP = "Fill a published table, or our own (digits), from presets, cell by cell; print ours beside theirs. Without NAME: what there is."
@@ -43,9 +41,17 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         *,
         patterns: Annotated[
             list[str] | None,
-            Parameter(name="--cells", negative="", help="Only cells whose name fits this, with * and ?; repeat for several."),
+            Parameter(
+                name="--cells",
+                negative="",
+                help="Only cells whose name fits this, with * and ?; repeat for several.",
+            ),
         ] = None,
-        seeds: Annotated[int, AtLeastOne, Parameter(help="Fresh networks for a coreset; selectors also choose anew for each.")] = 3,
+        seeds: Annotated[
+            int,
+            AtLeastOne,
+            Parameter(help="Fresh networks for a coreset; selectors also choose anew for each."),
+        ] = 3,
         severity: Annotated[
             list[int] | None,
             Parameter(
@@ -55,17 +61,36 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
             ),
         ] = None,
         budget_minutes: Annotated[
-            float | None, Parameter(validator=validators.Number(gt=0), help="After this long no further cell is begun.")
+            float | None,
+            Parameter(
+                validator=validators.Number(gt=0), help="After this long no further cell is begun."
+            ),
         ] = None,
         settings: Annotated[
             list[str] | None,
-            Parameter(name="--set", negative="", help="NAME=VALUE instead of a preset's: num_steps, setup.width, evaluate.num_steps, ..."),
+            Parameter(
+                name="--set",
+                negative="",
+                help="NAME=VALUE instead of a preset's: num_steps, setup.width, evaluate.num_steps, ...",
+            ),
         ] = None,
-        folder: Annotated[Path, Parameter(name="--out", help="Folder of results: TABLE/CELL.json.")] = Path("benchmarks/results"),
-        work: Annotated[Path, Parameter(help="Folder for the coresets and experts that cells share.")] = Path("runs/tables"),
-        plan: Annotated[bool, Switch, Parameter(help="Print what would be done, and stop.")] = False,
-        render: Annotated[bool, Switch, Parameter(help="Print the table as Markdown, from the stored results; run nothing.")] = False,
-        page: Annotated[Path | None, Parameter(help="With --render: write this .md or .html file instead.")] = None,
+        folder: Annotated[
+            Path, Parameter(name="--out", help="Folder of results: TABLE/CELL.json.")
+        ] = Path("benchmarks/results"),
+        work: Annotated[
+            Path, Parameter(help="Folder for the coresets and experts that cells share.")
+        ] = Path("runs/tables"),
+        plan: Annotated[
+            bool, Switch, Parameter(help="Print what would be done, and stop.")
+        ] = False,
+        render: Annotated[
+            bool,
+            Switch,
+            Parameter(help="Print the table as Markdown, from the stored results; run nothing."),
+        ] = False,
+        page: Annotated[
+            Path | None, Parameter(help="With --render: write this .md or .html file instead.")
+        ] = None,
         device: Device = "auto",
         json: Json = False,
     ) -> int:
@@ -78,7 +103,11 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         if name is None:
             return _list(folder, json)
         chosen = matching(cells(name, presets.available()), *(patterns or ()))
-        options: dict[str, Any] = {"seeds": seeds, "severities": tuple(severity or ()), "changes": _changes(settings or ())}
+        options: dict[str, Any] = {
+            "seeds": seeds,
+            "severities": tuple(severity or ()),
+            "changes": _changes(settings or ()),
+        }
         planned = make_plan(chosen, presets.available(), folder, **options)
         if plan:
             _show_plan(planned, json)
@@ -86,14 +115,23 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         refuse_if_idle(planned)
         if not json:
             _show_plan(planned, False)
-        shop = Workshop(work, seeds, tuple(severity or ()), device, commit(), on_wait=_say_that_it_waits)
+        shop = CellRunner(
+            work, seeds, tuple(severity or ()), device, commit(), on_wait=_say_that_it_waits
+        )
         try:
             results = _run(planned, shop, folder, budget_minutes, (err if json else out).print)
         except KeyboardInterrupt:
-            err.print(f"interrupted; finished cells are kept, go on with: {shlex.join(['pseudocore', NAME, *words])}")
+            err.print(
+                f"interrupted; finished cells are kept, go on with: {shlex.join(['pseudocore', NAME, *words])}"
+            )
             return 130
         if json:
-            print_json({"table": name, "cells": [_in_brief(one, results.get(one.cell.name)) for one in planned]})
+            print_json(
+                {
+                    "table": name,
+                    "cells": [_in_brief(one, results.get(one.cell.name)) for one in planned],
+                }
+            )
         return 2 if any(result.status != FINISHED for result in results.values()) else 0
 
     table.__doc__ = HELP
@@ -115,23 +153,35 @@ def _changes(pairs: Sequence[str]) -> dict[str, Any]:
 def _list(folder: Path, as_json: bool) -> int:
     counts = {name: len(cells(name, presets.available())) for name in table_names()}
     if as_json:
-        print_json([{"name": name, "title": title(name), "cells": num} for name, num in counts.items()])
+        print_json(
+            [{"name": name, "title": title(name), "cells": num} for name, num in counts.items()]
+        )
         return 0
     for name, num in counts.items():
         out.print(f"{name:<14} {num:>4} cells  {title(name)}")
-    err.print(f"next: pseudocore {NAME} NAME --plan, or pseudocore {NAME} --render for what {folder} holds")
+    err.print(
+        f"next: pseudocore {NAME} NAME --plan, or pseudocore {NAME} --render for what {folder} holds"
+    )
     return 0
 
 
 def _render(name: str | None, folder: Path, page: Path | None) -> int:
     known = presets.available()
-    blocks = render.render_all(folder, known) if name is None else render.render_table(name, folder, known)
+    blocks = (
+        render.render_all(folder, known)
+        if name is None
+        else render.render_table(name, folder, known)
+    )
     if page is None:
         out.print(pages.to_markdown(blocks), end="")
         return 0
     if page.suffix not in (".md", ".html"):
         raise ConfigError(f"--page {page} is neither a .md nor a .html file")
-    text = pages.to_markdown(blocks) if page.suffix == ".md" else pages.to_html(blocks, title=name or "reproduction")
+    text = (
+        pages.to_markdown(blocks)
+        if page.suffix == ".md"
+        else pages.to_html(blocks, title=name or "reproduction")
+    )
     with writing(page):
         page.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(page, text.encode())
@@ -147,14 +197,31 @@ def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
     for column in ("cell", "preset", "what", "cost"):
         grid.add_column(column)
     for one in planned:
-        what = "done" if one.done else _short(one.obstacle) or (f"run again: {one.moved}" if one.moved else "run")
-        grid.add_row(one.cell.name, one.recipe.preset if one.recipe is not None else "–", what, one.estimate if one.to_run else "")
+        what = (
+            "done"
+            if one.done
+            else _short(one.obstacle) or (f"run again: {one.moved}" if one.moved else "run")
+        )
+        grid.add_row(
+            one.cell.name,
+            one.recipe.preset if one.recipe is not None else "–",
+            what,
+            one.estimate if one.to_run else "",
+        )
     out.print(grid)
-    known = [cost for one in planned if one.to_run and (cost := one.seconds or one.benched) is not None]
+    known = [
+        cost for one in planned if one.to_run and (cost := one.seconds or one.benched) is not None
+    ]
     num_done, num_run = sum(one.done for one in planned), sum(one.to_run for one in planned)
-    sums = f", about {sum(known):.0f} s for the {len(known)} whose cost here is known" if known else ""
-    out.print(f"{len(planned)} cells: {num_done} done, {num_run} to run{sums}, {len(planned) - num_done - num_run} cannot be run here")
-    for obstacle in dict.fromkeys(one.obstacle for one in planned if _short(one.obstacle) != one.obstacle):
+    sums = (
+        f", about {sum(known):.0f} s for the {len(known)} whose cost here is known" if known else ""
+    )
+    out.print(
+        f"{len(planned)} cells: {num_done} done, {num_run} to run{sums}, {len(planned) - num_done - num_run} cannot be run here"
+    )
+    for obstacle in dict.fromkeys(
+        one.obstacle for one in planned if _short(one.obstacle) != one.obstacle
+    ):
         out.print(obstacle)
 
 
@@ -163,7 +230,13 @@ def _short(obstacle: str) -> str:
     return obstacle.partition(" (looked in")[0]
 
 
-def _run(planned: Sequence[Planned], shop: Workshop, folder: Path, minutes: float | None, say: Callable[[str], None]) -> dict[str, Result]:
+def _run(
+    planned: Sequence[Planned],
+    shop: CellRunner,
+    folder: Path,
+    minutes: float | None,
+    say: Callable[[str], None],
+) -> dict[str, Result]:
     """Run what is to be run, as long as there is time, and keep each result as soon as it is there."""
     began, results = time.monotonic(), dict[str, Result]()
     waiting = [one for one in planned if one.to_run]
@@ -171,7 +244,9 @@ def _run(planned: Sequence[Planned], shop: Workshop, folder: Path, minutes: floa
         for number, one in enumerate(waiting):
             left = None if minutes is None else 60 * minutes - (time.monotonic() - began)
             if left is not None and (left <= 0 or (one.seconds or 0.0) > left):
-                err.print(f"out of time before {one.cell.name}: {len(waiting) - number} cells are left for another call")
+                err.print(
+                    f"out of time before {one.cell.name}: {len(waiting) - number} cells are left for another call"
+                )
                 break
             with shop.claim(one.cell) as is_ours:
                 if is_ours and (result := _result(one, shop, folder)) is not None:
@@ -187,7 +262,7 @@ def _say_that_it_waits(what: str) -> None:
     err.print(f"waiting for another process that makes {what}")
 
 
-def _result(one: Planned, shop: Workshop, folder: Path) -> Result | None:
+def _result(one: Planned, shop: CellRunner, folder: Path) -> Result | None:
     """Of a cell, kept; nothing if another process has run it since the plan was made."""
     assert one.recipe is not None  # or it could not be run
     before = stored(folder, [one.cell], {one.cell.name: one.recipe}).get(one.cell.name)
@@ -204,7 +279,11 @@ def _line(result: Result) -> str:
         return f"{result.cell}: {result.reason}"
     ways = []
     for name, one in result.evaluations.items():
-        scores = [f"{metric} {format_metric(*one['metrics'][metric].values())}" for metric in _SHOWN if metric in one["metrics"]]
+        scores = [
+            f"{metric} {format_metric(*one['metrics'][metric].values())}"
+            for metric in _SHOWN
+            if metric in one["metrics"]
+        ]
         ways.append(f"{name}: {', '.join(scores)}")
     return f"{result.cell}  {'  '.join(ways)}  ({result.seconds:.1f} s)"
 
@@ -217,5 +296,7 @@ def _in_brief(one: Planned, result: Result | None) -> dict[str, Any]:
         "status": result.status if result is not None else "cannot" if one.obstacle else "waiting",
         "reason": result.reason if result is not None else one.obstacle,
         "to_run": one.to_run,
-        "metrics": {name: way["metrics"] for name, way in result.evaluations.items()} if result is not None else {},
+        "metrics": {name: way["metrics"] for name, way in result.evaluations.items()}
+        if result is not None
+        else {},
     }

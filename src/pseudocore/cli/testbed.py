@@ -1,4 +1,6 @@
-"""pseudocore testbed: every divergence method on a problem whose posterior is known, measured by the true divergences."""
+"""pseudocore testbed: every divergence method on a problem whose posterior is known, measured by
+the true divergences.
+"""
 
 import math
 import time
@@ -9,25 +11,23 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter, validators
 from rich.table import Table
 
-from pseudocore import testbed as bench
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import Json, Whole
-from pseudocore.cli.keeping import keep_and_show
+from pseudocore.cli.output import keep_and_show
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
+from pseudocore.reproduce import testbed as bench
+from pseudocore.reproduce.testbed import Bed, Curve
 from pseudocore.store import strict_json
 from pseudocore.store.files import write_bytes, writing
 from pseudocore.store.manifest import MANIFEST_FILE
-from pseudocore.testbed import Bed, Curve
-
-__all__ = ["NAME", "make_app"]
 
 NAME = "testbed"
 HELP = "Every divergence method on a Gaussian location model, where reverse KL, forward KL and W₂ to the full posterior are exact."
 
 
-def make_app(words: Sequence[str]) -> App:  # noqa: ARG001  (its flags depend on nothing)
+def make_app(words: Sequence[str]) -> App:
     """The verb with the settings of the test bed as flags."""
     app = App(name=NAME, help=HELP)
     app.default(flagging.command(_verb(), flagging.parameters(Bed, "Test bed")))
@@ -37,9 +37,16 @@ def make_app(words: Sequence[str]) -> App:  # noqa: ARG001  (its flags depend on
 def _verb() -> Callable[..., Any]:
     def testbed(
         *,
-        folder: Annotated[Path, Parameter(name="--out", help="Folder for testbed.json and the figures.")] = Path("testbed"),
+        folder: Annotated[
+            Path, Parameter(name="--out", help="Folder for testbed.json and the figures.")
+        ] = Path("testbed"),
         method: Annotated[
-            list[str] | None, Parameter(negative="", help="A method to run; repeat it for several. [default: all]", show_default=False)
+            list[str] | None,
+            Parameter(
+                negative="",
+                help="A method to run; repeat it for several. [default: all]",
+                show_default=False,
+            ),
         ] = None,
         size: Annotated[
             list[int] | None,
@@ -50,16 +57,23 @@ def _verb() -> Callable[..., Any]:
                 show_default=False,
             ),
         ] = None,
-        seed: Annotated[int, Whole, Parameter(help="Seed of the data and of every random stream.")] = 0,
+        seed: Annotated[
+            int, Whole, Parameter(help="Seed of the data and of every random stream.")
+        ] = 0,
         json: Json = False,
         **given: Any,
     ) -> int:
         if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{folder} is a file; --out takes a folder, for the numbers and the figures")
+            raise ConfigError(
+                f"{folder} is a file; --out takes a folder, for the numbers and the figures"
+            )
         if (folder / MANIFEST_FILE).exists():
             raise ConfigError(f"{folder} holds a run or experts; --out takes a folder of its own")
         bed = config.build(Bed, flagging.given(given, Bed), what=NAME)
-        methods, sizes = list(dict.fromkeys(method or bench.METHODS)), sorted(set(size or bench.SIZES))
+        methods, sizes = (
+            list(dict.fromkeys(method or bench.METHODS)),
+            sorted(set(size or bench.SIZES)),
+        )
         began, curves = time.monotonic(), list[Curve]()
         with progress(NAME, len(methods) * len(sizes)) as advance:
 
@@ -81,13 +95,23 @@ def _verb() -> Callable[..., Any]:
 
 def _document(bed: Bed, curves: Sequence[Curve], seed: int, seconds: float) -> dict[str, Any]:
     """Settings, floors by size, and every curve with the share by which each divergence fell."""
-    fell = [{name: 1 - values[-1] / values[0] if values[0] else math.nan for name, values in curve.values.items()} for curve in curves]
+    fell = [
+        {
+            name: 1 - values[-1] / values[0] if values[0] else math.nan
+            for name, values in curve.values.items()
+        }
+        for curve in curves
+    ]
     return {
         "settings": config.to_dict(bed),
         "seed": seed,
         "seconds": round(seconds, 1),
-        "floors": {str(size): bench.floor(bed, size) for size in sorted({curve.size for curve in curves})},
-        "curves": [{**curve._asdict(), "fell": share} for curve, share in zip(curves, fell, strict=True)],
+        "floors": {
+            str(size): bench.floor(bed, size) for size in sorted({curve.size for curve in curves})
+        },
+        "curves": [
+            {**curve._asdict(), "fell": share} for curve, share in zip(curves, fell, strict=True)
+        ],
     }
 
 
@@ -98,7 +122,9 @@ def _keep(folder: Path, document: dict[str, Any], curves: Sequence[Curve]) -> No
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        err.print(f'numbers in {folder}/testbed.json; for the figures: pip install "pseudocore[report]"')
+        err.print(
+            f'numbers in {folder}/testbed.json; for the figures: pip install "pseudocore[report]"'
+        )
         return
     from pseudocore.report import testbed_plots
 
@@ -116,7 +142,14 @@ def _table(document: dict[str, Any]) -> Table:
         table.add_column(title, justify="right")
     for curve in document["curves"]:
         ends = [f"{values[0]:.4g} → {values[-1]:.3g}" for values in curve["values"].values()]
-        table.add_row(curve["method"], str(curve["size"]), *ends, f"{min(curve['fell'].values()):.1%}")
+        table.add_row(
+            curve["method"], str(curve["size"]), *ends, f"{min(curve['fell'].values()):.1%}"
+        )
     for size, values in document["floors"].items():
-        table.add_row("floor at weight 1", size, *(f"{round(value, 9) + 0.0:.3g}" for value in values.values()), "")
+        table.add_row(
+            "floor at weight 1",
+            size,
+            *(f"{round(value, 9) + 0.0:.3g}" for value in values.values()),
+            "",
+        )
     return table

@@ -1,1 +1,3 @@
-"""The vocabulary every other package speaks: values, protocols, random streams, configuration, the one loop."""
+"""The vocabulary every other package speaks: values, protocols, random streams, configuration, the
+one loop.
+"""

@@ -1,8 +1,10 @@
-"""Configuration is a frozen dataclass of plain values (bool, int, float, str, Literal, or one of these or None).
+"""Configuration is a frozen dataclass of plain values (bool, int, float, str, Literal, or one of
+these or None).
 
-Command-line flags and their help, TOML presets and the checks all come from a class's fields: name, annotation, default
-and the docstring under the field. Bounds live in the annotation (`Count`, `Positive`, or `Annotated[int | None, Range(low=1)]`),
-choices in `Literal`. A field that may be None has None as its default, so that leaving it out of a file means the same.
+Command-line flags and their help, TOML presets and the checks all come from a class's fields: name,
+annotation, default and the docstring under the field. Bounds live in the annotation (`Count`,
+`Positive`, or `Annotated[int | None, Range(low=1)]`), choices in `Literal`. A field that may be
+None has None as its default, so that leaving it out of a file means the same.
 """
 
 import ast
@@ -22,21 +24,6 @@ import numpy as np
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import suggestion
 
-__all__ = [
-    "Count",
-    "Fraction",
-    "NonNegative",
-    "Option",
-    "Positive",
-    "Range",
-    "Whole",
-    "alternatives",
-    "build",
-    "check",
-    "options",
-    "to_dict",
-]
-
 T = TypeVar("T")
 
 
@@ -51,8 +38,13 @@ class Range:
     def complaint(self, value: float) -> str | None:
         if self != Range() and not math.isfinite(value):
             return "must be a finite number"
-        if self != Range() and isinstance(value, float) and (abs(value) > 1e30 or (self.above is not None and 0 < value < 1e-30)):
-            return "must be of ordinary size, 1e-30 to 1e+30"  # float32 has to hold it, and to divide by it
+        if (
+            self != Range()
+            and isinstance(value, float)
+            and (abs(value) > 1e30 or (self.above is not None and 0 < value < 1e-30))
+        ):
+            # float32 has to hold it, and to divide by it
+            return "must be of ordinary size, 1e-30 to 1e+30"
         if self.low is not None and not value >= self.low:
             return f"must be at least {self.low:g}"
         if self.above is not None and not value > self.above:
@@ -93,7 +85,9 @@ def options(cls: type) -> tuple[Option, ...]:
 
 
 def _read_options(cls: type) -> tuple[Option, ...]:
-    """What `options` keeps: the documentation of fields is read from the source, which takes milliseconds."""
+    """What `options` keeps: the documentation of fields is read from the source, which takes
+    milliseconds.
+    """
     hints = typing.get_type_hints(cls, include_extras=True)
     docs = _field_docs(cls)
     result = []
@@ -114,22 +108,37 @@ def build(cls: type[T], values: Mapping[str, Any], *, what: str = "") -> T:
             meant = suggestion(name, known)
             problems.append(f"unknown option {name!r}" + (f" ({meant})" if meant else ""))
     given = {name: _plain(value) for name, value in values.items() if name in known}
-    given = {name: float(value) if _wants_float(known[name].type) and type(value) is int else value for name, value in given.items()}
+    given = {
+        name: float(value) if _wants_float(known[name].type) and type(value) is int else value
+        for name, value in given.items()
+    }
     problems += [text for name, value in given.items() if (text := _problem(known[name], value))]
-    problems += [f"{name} is required" for name, option in known.items() if option.default is dataclasses.MISSING and name not in given]
+    problems += [
+        f"{name} is required"
+        for name, option in known.items()
+        if option.default is dataclasses.MISSING and name not in given
+    ]
     _raise(problems, what or cls.__name__)
     return cls(**given)
 
 
 def check(instance: Any) -> None:
     """Refuse an instance whose values are out of type or bounds, naming all of them."""
-    problems = [text for option in options(type(instance)) if (text := _problem(option, _plain(getattr(instance, option.name))))]
+    problems = [
+        text
+        for option in options(type(instance))
+        if (text := _problem(option, _plain(getattr(instance, option.name))))
+    ]
     _raise(problems, type(instance).__name__)
 
 
 def to_dict(instance: Any) -> dict[str, Any]:
     """The plain values behind an instance; `None`s are left out, as TOML has no word for them."""
-    return {option.name: value for option in options(type(instance)) if (value := _plain(getattr(instance, option.name))) is not None}
+    return {
+        option.name: value
+        for option in options(type(instance))
+        if (value := _plain(getattr(instance, option.name))) is not None
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -159,7 +168,9 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
 def _is_a(kind: Any, value: Any) -> bool:
     for one in alternatives(kind):
         if typing.get_origin(one) is Literal:
-            if any(value == choice and type(value) is type(choice) for choice in typing.get_args(one)):
+            if any(
+                value == choice and type(value) is type(choice) for choice in typing.get_args(one)
+            ):
                 return True
         elif one is float:
             if type(value) in (int, float):
@@ -182,12 +193,21 @@ def _describe(kind: Any) -> str:
         if typing.get_origin(one) is Literal:
             words.append("one of " + ", ".join(map(repr, typing.get_args(one))))
         elif one is not types.NoneType:
-            words.append({int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(one, str(one)))
+            words.append(
+                {
+                    int: "a whole number",
+                    float: "a number",
+                    bool: "true or false",
+                    str: "a text",
+                }.get(one, str(one))
+            )
     return " or ".join(words)
 
 
 def _field_docs(cls: type) -> dict[str, str]:
-    """The string under each annotated field, read from the source of the class and of the settings it extends."""
+    """The string under each annotated field, read from the source of the class and of the settings
+    it extends.
+    """
     docs: dict[str, str] = {}
     for parent in cls.__bases__:
         docs |= _field_docs(parent)
@@ -198,6 +218,8 @@ def _field_docs(cls: type) -> dict[str, str]:
     body = typing.cast(ast.ClassDef, tree.body[0]).body
     for field, text in itertools.pairwise(body):
         match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(words))
+            ):
                 docs[name] = " ".join(words.split())
     return docs

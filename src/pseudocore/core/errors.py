@@ -1,27 +1,48 @@
-"""What can go wrong through the input, said in one sentence.
+"""Errors the caller can mend, each said in one sentence.
 
-Everything below is raised for something the caller can mend; the command line prints it without a traceback and exits
-with code 2. Any other exception is a fault of ours and keeps its traceback.
+The command line prints the sentence without a traceback and exits with code 2. Any other exception
+is a fault of ours and keeps its traceback.
 """
 
-__all__ = ["ArtifactError", "ConfigError", "DataError", "PseudocoreError", "RunError"]
+from typing import Any
 
 
 class PseudocoreError(Exception):
-    """Base of all errors that say what was wrong, what was given and what would work."""
+    """An error with a sentence for people, and a code and fields for programs.
+
+    Args:
+        message: What was wrong, what was given and what would work.
+        code: The kind of error in kebab-case, for example `unknown-method`. Defaults to the class's.
+        fields: What the sentence speaks of, by name.
+    """
+
+    code = "error"
+
+    def __init__(self, message: str, *, code: str = "", **fields: Any) -> None:
+        super().__init__(message)
+        self.code = code or type(self).code
+        self.fields = fields
 
 
 class ConfigError(PseudocoreError):
     """A name, option or combination of options that cannot work."""
 
+    code = "config"
+
 
 class DataError(PseudocoreError):
     """A data set that is missing, malformed or unfit for what was asked."""
+
+    code = "data"
 
 
 class ArtifactError(PseudocoreError):
     """A file of ours that is damaged, foreign or of another schema version."""
 
+    code = "artifact"
+
 
 class RunError(PseudocoreError):
     """A run folder that cannot be created, written to or resumed."""
+
+    code = "run"

@@ -1,7 +1,8 @@
 """Named, splittable random streams.
 
-A stream is a pure function of (seed, path): equal seeds and names give equal draws on every run, resumed or not, and no
-generator state exists to be saved or lost. Splitting is calling: `rng("step", 7)("batch")`.
+A stream is a pure function of (seed, path): equal seeds and names give equal draws on every run,
+resumed or not, and no generator state exists to be saved or lost. Splitting is calling:
+`rng("step", 7)("batch")`.
 """
 
 import hashlib
@@ -11,8 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-__all__ = ["Rng"]
 
 Device = torch.device | str
 
@@ -29,21 +28,31 @@ class Rng:
 
     def number(self) -> int:
         """A 63-bit number determined by (seed, path): what seeds a generator."""
-        path = tuple(name if isinstance(name, str) else int(name) for name in self.path)  # a numpy 3 is a 3
+        path = tuple(
+            name if isinstance(name, str) else int(name) for name in self.path
+        )  # a numpy 3 is a 3
         digest = hashlib.blake2b(repr((int(self.seed), path)).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 
     def generator(self, device: Device = "cpu") -> torch.Generator:
         return torch.Generator(device).manual_seed(self.number())
 
-    def draw(self, make: Callable[..., Tensor], *arguments: Any, device: Device, **options: Any) -> Tensor:
-        """What one of torch's random functions makes with this stream's generator: the one place where anything is drawn."""
+    def draw(
+        self, make: Callable[..., Tensor], *arguments: Any, device: Device, **options: Any
+    ) -> Tensor:
+        """What one of torch's random functions makes with this stream's generator: the one place
+        where anything is drawn.
+        """
         return make(*arguments, generator=self.generator(device), device=device, **options)
 
-    def normal(self, *shape: int, device: Device = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(
+        self, *shape: int, device: Device = "cpu", dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         return self.draw(torch.randn, shape, device=device, dtype=dtype)
 
-    def uniform(self, *shape: int, device: Device = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    def uniform(
+        self, *shape: int, device: Device = "cpu", dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         return self.draw(torch.rand, shape, device=device, dtype=dtype)
 
     def integers(self, high: int, *shape: int, device: Device = "cpu") -> Tensor:

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from pseudocore.core.errors import RunError
 
-__all__ = ["clone", "flatten", "unflatten"]
-
 S = TypeVar("S")
 
 
@@ -26,7 +24,11 @@ def flatten(state: Any, prefix: str = "") -> dict[str, Tensor]:
 def unflatten(template: S, tensors: Mapping[str, Tensor]) -> S:
     """The inverse of `flatten`, copied into the structure and devices of `template`."""
     wanted = flatten(template)
-    differing = [name for name in wanted.keys() | tensors.keys() if not _agree(wanted.get(name), tensors.get(name))]
+    differing = [
+        name
+        for name in wanted.keys() | tensors.keys()
+        if not _agree(wanted.get(name), tensors.get(name))
+    ]
     if differing:
         raise RunError(
             f"the checkpoint does not fit this method and problem (it differs in {', '.join(sorted(differing)[:4])}); "
@@ -35,7 +37,9 @@ def unflatten(template: S, tensors: Mapping[str, Tensor]) -> S:
 
     def rebuild(part: Any, prefix: str) -> Any:
         values = {
-            name: tensors[prefix + name].to(value.device, copy=True) if isinstance(value, Tensor) else rebuild(value, f"{prefix}{name}.")
+            name: tensors[prefix + name].to(value.device, copy=True)
+            if isinstance(value, Tensor)
+            else rebuild(value, f"{prefix}{name}.")
             for name, value in part._asdict().items()
         }
         return type(part)(**values)
@@ -48,4 +52,9 @@ def clone(state: S) -> S:
 
 
 def _agree(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is not None and other is not None and one.shape == other.shape and one.dtype == other.dtype
+    return (
+        one is not None
+        and other is not None
+        and one.shape == other.shape
+        and one.dtype == other.dtype
+    )

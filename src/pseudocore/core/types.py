@@ -1,6 +1,7 @@
 """The values that flow between packages, and the four protocols an algorithm can follow.
 
-`Dataset -> Problem -> (method) -> Coreset -> (inference) -> Predict -> metrics`: each arrow is a plain value.
+`Dataset -> Problem -> (method) -> Coreset -> (inference) -> Predict -> metrics`: each arrow is a
+plain value.
 """
 
 import hashlib
@@ -8,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,12 +20,11 @@ from pseudocore.core.rng import Rng
 if TYPE_CHECKING:
     from pseudocore.core.problem import Problem
 
-__all__ = ["Augment", "Coreset", "Dataset", "Examples", "Experts", "Inference", "LogDensity", "Method", "Model", "Predict", "Preprocess",
-           "Sampler", "Selector", "Shelf"]  # fmt: skip
-
 
 class Examples(NamedTuple):
-    """Inputs as they came from disk: uint8 images (n, channels, height, width) or float features (n, d); labels (n,)."""
+    """Inputs as they came from disk: uint8 images (n, channels, height, width) or float features
+    (n, d); labels (n,).
+    """
 
     x: Tensor
     y: Tensor
@@ -45,7 +45,9 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if self.class_names and len(self.class_names) != self.num_classes:
-            raise DataError(f"{self.name!r} has {self.num_classes} classes but {len(self.class_names)} class names")
+            raise DataError(
+                f"{self.name!r} has {self.num_classes} classes but {len(self.class_names)} class names"
+            )
         for split, (x, y) in {"train": self.train, "test": self.test}.items():
             where = f"{split} split of {self.name!r}"
             if len(x) != len(y):
@@ -53,35 +55,55 @@ class Dataset:
             if len(x) == 0:
                 raise DataError(f"the {where} is empty")
             if y.dtype != torch.int64 or y.ndim != 1:
-                raise DataError(f"labels of the {where} must be a vector of integers, not {tuple(y.shape)} {y.dtype}")
+                raise DataError(
+                    f"labels of the {where} must be a vector of integers, not {tuple(y.shape)} {y.dtype}"
+                )
             if y.min() < 0 or y.max() >= self.num_classes:
                 raise DataError(
                     f"labels of the {where} run from {int(y.min())} to {int(y.max())}; "
                     f"with {self.num_classes} classes they must lie in 0..{self.num_classes - 1}"
                 )
             if x.ndim < 2:
-                raise DataError(f"inputs of the {where} must be images or feature vectors, not one number each")
+                raise DataError(
+                    f"inputs of the {where} must be images or feature vectors, not one number each"
+                )
             if 0 in x.shape[1:]:
-                raise DataError(f"inputs of the {where} are empty: each has shape {tuple(x.shape[1:])}")
+                raise DataError(
+                    f"inputs of the {where} are empty: each has shape {tuple(x.shape[1:])}"
+                )
             if x.dtype == torch.uint8:
                 if x.ndim != 4:
-                    raise DataError(f"images of the {where} must be (n, channels, height, width), not {tuple(x.shape)}")
+                    raise DataError(
+                        f"images of the {where} must be (n, channels, height, width), not {tuple(x.shape)}"
+                    )
             elif not x.is_floating_point():
-                raise DataError(f"inputs of the {where} must be uint8 images or floats, not {x.dtype}")
+                raise DataError(
+                    f"inputs of the {where} must be uint8 images or floats, not {x.dtype}"
+                )
             elif not torch.isfinite(x).all():
                 bad = int((~torch.isfinite(x.flatten(1)).all(1)).sum())
-                raise DataError(f"{bad} of {len(x)} inputs of the {where} hold NaN or infinite values")
+                raise DataError(
+                    f"{bad} of {len(x)} inputs of the {where} hold NaN or infinite values"
+                )
         if self.train.x.shape[1:] != self.test.x.shape[1:]:
             raise DataError(
                 f"training inputs of {self.name!r} have shape {tuple(self.train.x.shape[1:])} "
                 f"but test inputs {tuple(self.test.x.shape[1:])}"
             )
         if self.train.x.min() == self.train.x.max():
-            raise DataError(f"every value in the training inputs of {self.name!r} is the same: nothing can be learned")
-        present = sorted(set(self.train.y.tolist()))  # no counting by label: a stray one may be huge
+            raise DataError(
+                f"every value in the training inputs of {self.name!r} is the same: nothing can be learned"
+            )
+        present = sorted(
+            set(self.train.y.tolist())
+        )  # no counting by label: a stray one may be huge
         if num_missing := self.num_classes - len(present):
-            first = next((place for place, label in enumerate(present) if label != place), len(present))
-            raise DataError(f"no training examples of class {first} in {self.name!r} ({num_missing} empty in all)")
+            first = next(
+                (place for place, label in enumerate(present) if label != place), len(present)
+            )
+            raise DataError(
+                f"no training examples of class {first} in {self.name!r} ({num_missing} empty in all)"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,7 +121,9 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of shapes, types and bytes of both splits: two sets with one fingerprint are the same set."""
+        """sha256 of shapes, types and bytes of both splits: two sets with one fingerprint are the
+        same set.
+        """
         digest = hashlib.sha256(f"{self.num_classes}".encode())
         for tensor in (*self.train, *self.test):
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -109,12 +133,13 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Coreset:
-    """A few weighted points that stand for a data set: the only currency between layers and on disk.
+    """A few weighted points that stand for a data set: the only currency between layers and on
+    disk.
 
-    `x` is in the data's own units, images in [0, 1] pixel units (learned ones may leave that range), so a coreset can be
-    looked at and is independent of normalisation; `Problem.inputs` turns it into what a network sees. `y` is integer
-    labels (M,) or real-valued targets (M, classes). `indices` says which training points were chosen, when they were
-    chosen and not made.
+    `x` is in the data's own units, images in [0, 1] pixel units (learned ones may leave that
+    range), so a coreset can be looked at and is independent of normalisation; `Problem.inputs`
+    turns it into what a network sees. `y` is integer labels (M,) or real-valued targets (M,
+    classes). `indices` says which training points were chosen, when they were chosen and not made.
     """
 
     x: Tensor
@@ -130,11 +155,15 @@ class Coreset:
         if len(set(sizes.values())) != 1:
             raise DataError(f"the parts of a coreset disagree about its size: {sizes}")
         if self.weight.ndim != 1 or not self.weight.is_floating_point():
-            raise DataError(f"coreset weights must be floats (M,), not {self.weight.dtype} {tuple(self.weight.shape)}")
+            raise DataError(
+                f"coreset weights must be floats (M,), not {self.weight.dtype} {tuple(self.weight.shape)}"
+            )
         if len(self.x) == 0:
             raise DataError("a coreset must hold at least one point")
         if self.y.ndim != (2 if self.y.is_floating_point() else 1):
-            raise DataError(f"coreset labels must be integers (M,) or floats (M, classes), not {self.y.dtype} {tuple(self.y.shape)}")
+            raise DataError(
+                f"coreset labels must be integers (M,) or floats (M, classes), not {self.y.dtype} {tuple(self.y.shape)}"
+            )
         for name, values in {"x": self.x, "y": self.y, "weight": self.weight}.items():
             if values.is_floating_point() and not torch.isfinite(values).all():
                 raise DataError(f"coreset {name} holds NaN or infinite values")
@@ -159,18 +188,25 @@ class Coreset:
     def targets(self) -> Tensor:
         """What a likelihood is evaluated at: integer labels, or class probabilities (M, classes).
 
-        Real-valued targets that are no distribution are last-layer outputs; the logit scale learned with them (1 when there is
-        none) makes them logits.
+        Real-valued targets that are no distribution are last-layer outputs; the logit scale learned
+        with them (1 when there is none) makes them logits.
         """
-        if not self.is_soft or ((self.y >= 0).all() and torch.allclose(self.y.sum(1), self.y.new_ones(len(self)), atol=1e-4)):
+        if not self.is_soft or (
+            (self.y >= 0).all()
+            and torch.allclose(self.y.sum(1), self.y.new_ones(len(self)), atol=1e-4)
+        ):
             return self.y
         return (self.y * self.learned.get("logit_scale", 1.0)).softmax(1)
 
     @property
     def learned(self) -> dict[str, float]:
-        """Numbers learned beside the points (`logit_scale`, `ridge`, ...), all positive; checked, as a stranger may have written them."""
+        """Numbers learned beside the points (`logit_scale`, `ridge`, ...), all positive; checked,
+        as a stranger may have written them.
+        """
         table = self.provenance.get("posterior", {})
-        if not isinstance(table, Mapping) or not all(type(value) in (int, float) and 1e-12 < value < 1e12 for value in table.values()):
+        if not isinstance(table, Mapping) or not all(
+            type(value) in (int, float) and 1e-12 < value < 1e12 for value in table.values()
+        ):
             raise DataError(
                 f"the coreset's provenance has posterior = {table!r}, where positive numbers by name, of ordinary size, should be"
             )
@@ -189,13 +225,17 @@ class Preprocess(Protocol):
 
 
 class Augment(Protocol):
-    """A random, differentiable change of a batch of inputs; equal `rng`, equal change (siamese use)."""
+    """A random, differentiable change of a batch of inputs; equal `rng`, equal change (siamese
+    use).
+    """
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor: ...
 
 
 class Model(Protocol):
-    """A network as a function of one flat parameter vector: a body giving features, a linear head giving logits."""
+    """A network as a function of one flat parameter vector: a body giving features, a linear head
+    giving logits.
+    """
 
     @property
     def num_parameters(self) -> int: ...
@@ -203,15 +243,36 @@ class Model(Protocol):
     def num_features(self) -> int: ...
     @property
     def num_classes(self) -> int: ...
-    def init(self, rng: Rng, *, num: int | None = None, device: Any = "cpu", dtype: torch.dtype = torch.float32) -> Tensor: ...
-    def features(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor: ...
-    def logits(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor: ...
+    def init(
+        self,
+        rng: Rng,
+        *,
+        num: int | None = None,
+        device: Any = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor: ...
+    def features(
+        self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None
+    ) -> Tensor: ...
+    def logits(
+        self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None
+    ) -> Tensor: ...
     def statistics(self, theta: Tensor, x: Tensor) -> dict[str, Tensor]: ...
+    def head(self, theta: Tensor) -> tuple[Tensor, Tensor]: ...
+    def tensors(self, theta: Tensor) -> list[Tensor]: ...
+    def layers(
+        self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None
+    ) -> list[Tensor]: ...
+    def layer_scale(
+        self, *, device: Any = "cpu", dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor]: ...
     def describe(self) -> dict[str, Any]: ...
 
 
 class Experts(Protocol):
-    """Networks trained on the whole training set, kept at the end of every epoch; epoch 0 is the initialisation."""
+    """Networks trained on the whole training set, kept at the end of every epoch; epoch 0 is the
+    initialisation.
+    """
 
     @property
     def num_experts(self) -> int: ...
@@ -220,16 +281,22 @@ class Experts(Protocol):
         """The last epoch kept."""
 
     def at(self, expert: Tensor, epoch: Tensor) -> Tensor:
-        """Parameters (n, parameters) of experts (n,) at epochs (n,), on the problem's device and in its type."""
+        """Parameters (n, parameters) of experts (n,) at epochs (n,), on the problem's device and in
+        its type.
+        """
 
 
-class Shelf(Protocol):
-    """Where what takes long to compute is kept between runs, under a full description of what it is; None when it is not there."""
+class Cache(Protocol):
+    """Where what takes long to compute is kept between runs, under a full description of what it
+    is; None when it is not there.
+    """
 
     def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None: ...
     def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None: ...
-    def turn(self, what: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """In which one process at a time looks for this and makes it: the others wait, and find it there."""
+    def lock(self, what: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """In which one process at a time looks for this and makes it: the others wait, and find it
+        there.
+        """
         ...
 
 
@@ -237,11 +304,14 @@ Predict = Callable[[Tensor], Tensor]
 """Raw inputs (n, ...) to log-probabilities (n, classes), already averaged over the posterior."""
 
 LogDensity = Callable[[Tensor, Rng], Tensor]
-"""Flat theta to an unnormalised log-density; `rng` draws the mini-batch or augmentation, when there is one."""
+"""Flat theta to an unnormalised log-density; `rng` draws the mini-batch or augmentation, when there
+is one.
+"""
 
 
-class Method(Protocol):
-    """Iterative reduction. Fields are configuration; `state` is a NamedTuple of tensors, `info` what to show of a step."""
+@runtime_checkable
+class Iterative(Protocol):
+    """Iterative reduction. Fields are configuration; the state is a NamedTuple of tensors."""
 
     @property
     def num_steps(self) -> int: ...
@@ -250,10 +320,36 @@ class Method(Protocol):
     def coreset(self, problem: "Problem", state: Any) -> Coreset: ...
 
 
+@runtime_checkable
 class Selector(Protocol):
-    """One-shot reduction: chooses training points."""
+    """One-shot reduction: selects training points."""
 
     def select(self, problem: "Problem", rng: Rng) -> Coreset: ...
+
+
+Method = Iterative | Selector
+
+
+@runtime_checkable
+class Budgeted(Protocol):
+    """A method with a budget of points per class."""
+
+    @property
+    def per_class(self) -> int: ...
+
+
+@runtime_checkable
+class NeedsExperts(Protocol):
+    """A method that learns from experts."""
+
+    @property
+    def num_experts(self) -> int: ...
+    @property
+    def expert_epochs(self) -> int:
+        """The last epoch of an expert that the method reads."""
+
+    @property
+    def expert_loss(self) -> str: ...
 
 
 class Sampler(Protocol):

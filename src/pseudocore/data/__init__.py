@@ -1,8 +1,18 @@
-"""Data sets: found by name or path, read from their official files, made into what a network sees. Nothing is downloaded."""
+"""Data sets: found by name or path, read from their official files, made into what a network sees.
+Nothing is downloaded.
+"""
 
 from pseudocore.data.augment import DSA
 from pseudocore.data.builtin import digits
-from pseudocore.data.sources import Found, available, find, import_dataset, load, search_path, user_folder
+from pseudocore.data.sources import (
+    Found,
+    available,
+    find,
+    import_dataset,
+    load,
+    search_path,
+    user_folder,
+)
 from pseudocore.data.splits import split
 from pseudocore.data.toys import logistic, moons
 

@@ -1,9 +1,11 @@
-"""Differentiable siamese augmentation (Zhao and Bilen, *Dataset Condensation with Differentiable Siamese Augmentation*, 2021).
+"""Differentiable siamese augmentation (Zhao and Bilen, *Dataset Condensation with Differentiable
+Siamese Augmentation*, 2021).
 
-One operation of the strategy is drawn per call, and its parameters: shared by the whole batch and by every other batch
-called with the same `rng` ("siamese"), or one set per example. Strategies joined by + are followed one after the other, so that
-`crop+flip` does both where `crop_flip` does either. All of it is drawn where the images are, so nothing waits for the
-device: on a GPU every operation is carried out and the drawn one kept, on a CPU only that one.
+One operation of the strategy is drawn per call, and its parameters: shared by the whole batch and
+by every other batch called with the same `rng` ("siamese"), or one set per example. Strategies
+joined by + are followed one after the other, so that `crop+flip` does both where `crop_flip` does
+either. All of it is drawn where the images are, so nothing waits for the device: on a GPU every
+operation is carried out and the drawn one kept, on a CPU only that one.
 
 | operation | change |
 |---|---|
@@ -14,7 +16,8 @@ device: on a GPU every operation is carried out and the drawn one kept, on a CPU
 | scale | stretch each axis about the centre by its own factor, bilinear |
 | rotate | turn about the centre, bilinear |
 
-Operations act on network inputs, where zero is the mean of the data. Flipping is wrong for numerals (MNIST, SVHN, digits).
+Operations act on network inputs, where zero is the mean of the data. Flipping is wrong for numerals
+(MNIST, SVHN, digits).
 """
 
 import itertools
@@ -26,14 +29,12 @@ import torch
 from torch import Tensor
 
 from pseudocore.core import config
-from pseudocore.core.compile import fused, may_read_back
 from pseudocore.core.config import Fraction, NonNegative, Range
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean
 from pseudocore.core.rng import Rng
 from pseudocore.data.resample import crop, rotate, scale
-
-__all__ = ["DSA", "OPERATIONS", "Draw", "brightness", "contrast", "crop", "cutout", "flip", "rotate", "saturation", "scale"]
+from pseudocore.runtime.steps import compile_region, host_sync_allowed
 
 OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 
@@ -48,12 +49,18 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class DSA:
-    """One random, differentiable operation on a batch of images (n, channels, height, width), or several in turn."""
+    """One random, differentiable operation on a batch of images (n, channels, height, width), or
+    several in turn.
+    """
 
     strategy: str = "color_crop_cutout_flip_scale_rotate"
-    """Operations to draw one from, joined by underscores; several such choices, to be made in turn, by +."""
+    """Operations to draw one from, joined by underscores; several such choices, to be made in turn,
+    by +.
+    """
     siamese: bool = True
-    """One draw for the whole batch, and for every batch called with the same rng; otherwise one per example."""
+    """One draw for the whole batch, and for every batch called with the same rng; otherwise one per
+    example.
+    """
     flip: Fraction = 0.5
     """Probability of mirroring."""
     scale: Annotated[float, Range(low=1)] = 1.2
@@ -80,8 +87,11 @@ class DSA:
                     f"join any of {', '.join(OPERATIONS)} by underscores to draw one of them, by + to do one after the other"
                 )
         if len(set(self.operations)) < len(self.operations):
-            raise ConfigError(f"strategy {self.strategy!r} names an operation twice; name each at most once")
-        # Left to itself the compiler looks inside and differentiates anew, by additions in no fixed order.
+            raise ConfigError(
+                f"strategy {self.strategy!r} names an operation twice; name each at most once"
+            )
+        # Left to itself the compiler looks inside and differentiates anew, by additions in no fixed
+        # order.
         torch.compiler.allow_in_graph(rotate)  # type: ignore[no-untyped-call]
 
     @property
@@ -94,28 +104,43 @@ class DSA:
         return tuple(itertools.chain(*self.choices))
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
-        return cast(Tensor, fused(self.apply)(x, self.draw(rng, len(x), x.device)))
+        return cast(Tensor, compile_region(self.apply)(x, self.draw(rng, len(x), x.device)))
 
-    def draw(self, rng: Rng, num: int, device: torch.device | str = "cpu") -> Draw | tuple[Draw, ...]:
-        """Decide for `num` examples, choice by choice where there are several; a siamese draw is the same for every `num`."""
+    def draw(
+        self, rng: Rng, num: int, device: torch.device | str = "cpu"
+    ) -> Draw | tuple[Draw, ...]:
+        """Decide for `num` examples, choice by choice where there are several; a siamese draw is
+        the same for every `num`.
+        """
         if len(self.choices) == 1:
             return self._drawn(self.operations, rng, num, device)
-        return tuple(self._drawn(choice, rng("choice", place), num, device) for place, choice in enumerate(self.choices))
+        return tuple(
+            self._drawn(choice, rng("choice", place), num, device)
+            for place, choice in enumerate(self.choices)
+        )
 
     def apply(self, x: Tensor, draw: Draw | tuple[Draw, ...]) -> Tensor:
         """Carry out a draw; pure, so one draw can serve many batches."""
         if x.ndim != 4:
-            raise ConfigError(f"DSA augments images (n, channels, height, width), not inputs of shape {tuple(x.shape)}")
-        for choice, one in zip(self.choices, (draw,) if isinstance(draw, Draw) else draw, strict=True):
+            raise ConfigError(
+                f"DSA augments images (n, channels, height, width), not inputs of shape {tuple(x.shape)}"
+            )
+        for choice, one in zip(
+            self.choices, (draw,) if isinstance(draw, Draw) else draw, strict=True
+        ):
             x = self._chosen(x, choice, one)
         return x
 
-    def _drawn(self, choice: tuple[str, ...], rng: Rng, num: int, device: torch.device | str) -> Draw:
+    def _drawn(
+        self, choice: tuple[str, ...], rng: Rng, num: int, device: torch.device | str
+    ) -> Draw:
         uniform = rng("values").uniform(1 if self.siamese else num, 3, device=device)
         if len(choice) == 1:
             return Draw(choice[0], uniform)
         place = rng("operation").integers(len(choice), device=device)
-        return Draw(place if place.is_cuda and not may_read_back() else choice[int(place)], uniform)
+        return Draw(
+            place if place.is_cuda and not host_sync_allowed() else choice[int(place)], uniform
+        )
 
     def _chosen(self, x: Tensor, choice: tuple[str, ...], draw: Draw) -> Tensor:
         u = draw.uniform.to(x.device)
@@ -123,7 +148,9 @@ class DSA:
             return self._changed(x, draw.operation, u)
         result = x
         for place, operation in enumerate(choice):
-            result = torch.where(draw.operation.to(x.device) == place, self._changed(x, operation, u), result)
+            result = torch.where(
+                draw.operation.to(x.device) == place, self._changed(x, operation, u), result
+            )
         return result
 
     def _changed(self, x: Tensor, operation: str, uniform: Tensor) -> Tensor:
@@ -151,7 +178,9 @@ def flip(x: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def cutout(x: Tensor, row: Tensor, column: Tensor, fraction: float) -> Tensor:
-    """Zero a rectangle of `fraction` of each side around the pixel (row, column), (1,) or (n,), integers."""
+    """Zero a rectangle of `fraction` of each side around the pixel (row, column), (1,) or (n,),
+    integers.
+    """
     rows, columns = _covered(row, x.shape[2], fraction), _covered(column, x.shape[3], fraction)
     return x.masked_fill((rows[:, :, None] & columns[:, None, :]).unsqueeze(1), 0)
 
@@ -172,7 +201,9 @@ def contrast(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def _whole(u: Tensor, high: int) -> Tensor:
-    """Uniform on 0 .. high − 1 from float32 uniform on [0, 1), whose largest value times `high` rounds to below `high`."""
+    """Uniform on 0 .. high − 1 from float32 uniform on [0, 1), whose largest value times `high`
+    rounds to below `high`.
+    """
     return (u * high).long()
 
 

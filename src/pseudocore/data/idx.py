@@ -11,9 +11,12 @@ from pseudocore.core.errors import DataError
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.data.names import class_names
 
-__all__ = ["FILES", "read", "recognise"]
-
-FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 def recognise(folder: Path) -> bool:
@@ -21,11 +24,14 @@ def recognise(folder: Path) -> bool:
 
 
 def read(folder: Path, name: str) -> Dataset:
-    """The four files of a folder, in either spelling (`-idx3-ubyte`, `.idx3-ubyte`), with or without `.gz`."""
+    """The four files of a folder, in either spelling (`-idx3-ubyte`, `.idx3-ubyte`), with or
+    without `.gz`.
+    """
     train_x, train_y, test_x, test_y = (_read_file(folder, file) for file in FILES)
     num_classes = int(max(train_y.max(initial=0), test_y.max(initial=0))) + 1
     train, test = (
-        Examples(torch.from_numpy(x).unsqueeze(1), torch.from_numpy(y).long()) for x, y in ((train_x, train_y), (test_x, test_y))
+        Examples(torch.from_numpy(x).unsqueeze(1), torch.from_numpy(y).long())
+        for x, y in ((train_x, train_y), (test_x, test_y))
     )
     return Dataset(name, train, test, num_classes, class_names(name, num_classes))
 
@@ -33,7 +39,9 @@ def read(folder: Path, name: str) -> Dataset:
 def _read_file(folder: Path, file: str) -> np.ndarray:
     path = _find(folder, file)
     if path is None:
-        raise DataError(f"{folder} has no {file} (or {file}.gz); an MNIST-style folder holds {', '.join(FILES)}")
+        raise DataError(
+            f"{folder} has no {file} (or {file}.gz); an MNIST-style folder holds {', '.join(FILES)}"
+        )
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
@@ -51,11 +59,17 @@ def _parse(content: bytes, path: Path, num_axes: int) -> np.ndarray:
     """Bytes 0, 0, 8 (unsigned bytes), the number of axes; one 32-bit size per axis; the values."""
     magic, header = bytes([0, 0, 8, num_axes]), 4 + 4 * num_axes
     if content[:4] != magic[: len(content)]:
-        raise DataError(f"{path} begins with {content[:4].hex()}, not with {magic.hex()}: it is no idx file of {num_axes} axes")
+        raise DataError(
+            f"{path} begins with {content[:4].hex()}, not with {magic.hex()}: it is no idx file of {num_axes} axes"
+        )
     if len(content) < header:
-        raise DataError(f"{path} has {len(content)} bytes, fewer than the {header} of its header; it is damaged")
+        raise DataError(
+            f"{path} has {len(content)} bytes, fewer than the {header} of its header; it is damaged"
+        )
     shape = tuple(np.frombuffer(content, ">u4", num_axes, offset=4).tolist())
     expected = header + int(np.prod(shape, dtype=object))
     if len(content) != expected:
-        raise DataError(f"{path} has {len(content)} bytes, but its header promises {shape}, that is {expected}; it is damaged")
+        raise DataError(
+            f"{path} has {len(content)} bytes, but its header promises {shape}, that is {expected}; it is damaged"
+        )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()

@@ -1,10 +1,10 @@
 """The words behind the numbers: class names of the well-known sets."""
 
-__all__ = ["class_names"]
-
 
 def class_names(name: str, num_classes: int) -> tuple[str, ...]:
-    """Class names of a set known by `name`, or nothing when it is unknown or has another number of classes."""
+    """Class names of a set known by `name`, or nothing when it is unknown or has another number of
+    classes.
+    """
     words = _CLASS_NAMES.get(name, ())
     return words if len(words) == num_classes else ()
 

@@ -12,7 +12,6 @@ from pseudocore.core.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["is_picture", "read_pictures"]
 
 _GREY = ("1", "L", "LA")
 _COLOUR = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
@@ -23,7 +22,8 @@ def is_picture(path: Path) -> bool:
 
 
 def read_pictures(paths: Sequence[Path], *, grey: bool | None = None) -> np.ndarray:
-    """uint8 (n, channels, height, width): one channel if all pictures are grey (or `grey` says so), else RGB; alpha is dropped.
+    """uint8 (n, channels, height, width): one channel if all pictures are grey (or `grey` says so),
+    else RGB; alpha is dropped.
 
     Headers are looked at first, so a picture of another size is found before anything is decoded.
     """
@@ -48,7 +48,9 @@ def _header(path: Path) -> tuple[str, tuple[int, int]]:
     with _opened(path) as image:
         mode, size = image.mode, image.size
     if mode not in _GREY + _COLOUR:
-        raise DataError(f"{path} has pixels of Pillow mode {mode!r}; save it with 8 bits per channel")
+        raise DataError(
+            f"{path} has pixels of Pillow mode {mode!r}; save it with 8 bits per channel"
+        )
     return mode, size
 
 
@@ -57,7 +59,9 @@ def _opened(path: Path) -> "Iterator[Image]":
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError('reading picture files needs Pillow; pip install "pseudocore[images]"') from error
+        raise DataError(
+            'reading picture files needs Pillow; pip install "pseudocore[images]"'
+        ) from error
     try:
         with Image.open(path) as image:
             yield image

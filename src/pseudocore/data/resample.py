@@ -1,7 +1,9 @@
-"""Moving what images show: shifts, stretches and turns, bilinear, with zeros for all that lies outside.
+"""Moving what images show: shifts, stretches and turns, bilinear, with zeros for all that lies
+outside.
 
-Each is linear in the image, and so is its gradient, the transpose: made here of products and of picking, never of adding up at indices.
-Such sums, the gradient of indexing, have no fixed order on a GPU or are sorted first, and `grid_sample` has no second derivative.
+Each is linear in the image, and so is its gradient, the transpose: made here of products and of
+picking, never of adding up at indices. Such sums, the gradient of indexing, have no fixed order on
+a GPU or are sorted first, and `grid_sample` has no second derivative.
 """
 
 from itertools import product
@@ -11,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["crop", "rotate", "scale"]
-
 
 def crop(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
     """Shift by whole pixels (1,) or (n,), integers; zeros move in."""
@@ -21,9 +21,15 @@ def crop(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
 
 
 def scale(x: Tensor, vertical: Tensor, horizontal: Tensor) -> Tensor:
-    """Stretch about the centre by factors (1,) or (n,); above one enlarges, zeros fill what is uncovered."""
+    """Stretch about the centre by factors (1,) or (n,); above one enlarges, zeros fill what is
+    uncovered.
+    """
     (rows, columns), (middle, centre) = _pixels(x, vertical.dtype), _centre(x)
-    return _resampled(x, (rows - middle) / vertical.view(-1, 1) + middle, (columns - centre) / horizontal.view(-1, 1) + centre)
+    return _resampled(
+        x,
+        (rows - middle) / vertical.view(-1, 1) + middle,
+        (columns - centre) / horizontal.view(-1, 1) + centre,
+    )
 
 
 def rotate(x: Tensor, angle: Tensor) -> Tensor:
@@ -48,7 +54,9 @@ def _resampled(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         _hat(places.unsqueeze(2) - pixels).to(x.dtype).unsqueeze(1)  # (b, 1, n, n)
         for places, pixels in zip((rows, columns), _pixels(x, rows.dtype), strict=True)
     )
-    with torch.autocast(x.device.type, enabled=False):  # passes through a network may be in bfloat16, what it is shown is not
+    with torch.autocast(
+        x.device.type, enabled=False
+    ):  # passes through a network may be in bfloat16, what it is shown is not
         return down @ x @ across.mT
 
 
@@ -67,7 +75,7 @@ class _Turn(torch.autograd.Function):
         return _turned(x, angle, back=back)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
         _, angle, ctx.back = inputs
         ctx.save_for_backward(angle)
 
@@ -77,10 +85,12 @@ class _Turn(torch.autograd.Function):
 
 
 def _turned(x: Tensor, angle: Tensor, *, back: bool) -> Tensor:
-    r"""$\sum_q W_{pq} x_q$ for every pixel $p$, where $W_{pq}$ is the bilinear weight of $q$ in the place $Ap$ that $p$ looks at.
+    r"""$\sum_q W_{pq} x_q$ for every pixel $p$, where $W_{pq}$ is the bilinear weight of $q$ in the
+    place $Ap$ that $p$ looks at.
 
-    Of weight are the four pixels around $Ap$. With `back`, $\sum_p W_{pq} x_p$ for every $q$: of weight are pixels that look at less than
-    one pixel from $q$ along both axes, so less than √2 from $A^{-1}q$, so among the three by three around it.
+    Of weight are the four pixels around $Ap$. With `back`, $\sum_p W_{pq} x_p$ for every $q$: of
+    weight are pixels that look at less than one pixel from $q$ along both axes, so less than √2
+    from $A^{-1}q$, so among the three by three around it.
     """
     (height, width), (middle, centre) = x.shape[2:], _centre(x)
     cos, sin = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)
@@ -92,14 +102,18 @@ def _turned(x: Tensor, angle: Tensor, *, back: bool) -> Tensor:
 
     place = looked_at(rows.unsqueeze(1), columns, -sin if back else sin)  # (b, height, width) each
     top, left = (at.round() if back else at.floor() for at in place)
-    seen, own = (looked_at(top, left, sin), (rows.unsqueeze(1), columns)) if back else ((top, left), place)
+    seen, own = (
+        (looked_at(top, left, sin), (rows.unsqueeze(1), columns)) if back else ((top, left), place)
+    )
     away = seen[0] - own[0], seen[1] - own[1]
     padded = pad(x, (1, 1, 1, 1)).flatten(2)  # a ring of zeros stands for all that is outside
     result = torch.zeros_like(x).flatten(2)
     for down, right in product((-1, 0, 1) if back else (0, 1), repeat=2):
         further = (cos * down + sin * right, cos * right - sin * down) if back else (down, right)
         weight = _hat(away[0] + further[0]) * _hat(away[1] + further[1])
-        index = (top + (down + 1)).clamp(0, height + 1) * (width + 2) + (left + (right + 1)).clamp(0, width + 1)
+        index = (top + (down + 1)).clamp(0, height + 1) * (width + 2) + (left + (right + 1)).clamp(
+            0, width + 1
+        )
         picked = padded.gather(2, index.long().flatten(1).unsqueeze(1).expand(*x.shape[:2], -1))
         result = result + weight.to(x.dtype).flatten(1).unsqueeze(1) * picked
     return result.view_as(x)

@@ -1,7 +1,8 @@
 """Finding and reading data sets by name or path. Nothing is ever downloaded.
 
-A name is looked for in, in this order: the `root` argument, the folders of the environment variable PSEUDOCORE_DATA, the
-user's folder (`~/.local/share/pseudocore`), and `/usr/share/datasets`, where Debian puts dataset-fashion-mnist.
+A name is looked for in, in this order: the `root` argument, the folders of the environment variable
+PSEUDOCORE_DATA, the user's folder (`~/.local/share/pseudocore`), and `/usr/share/datasets`, where
+Debian puts dataset-fashion-mnist.
 """
 
 import os
@@ -17,9 +18,6 @@ from pseudocore.core.types import Dataset
 from pseudocore.data import cifar, folders, idx, npz, svhn, toys
 from pseudocore.data.builtin import digits
 
-__all__ = ["Found", "available", "find", "import_dataset", "load", "search_path", "user_folder"]
-
-
 SYSTEM_FOLDER = Path("/usr/share/datasets")
 
 
@@ -30,7 +28,9 @@ class Found(NamedTuple):
 
 
 def load(data: str | Path, *, root: Path | None = None) -> Dataset:
-    """A data set by name (`digits`, `cifar10`, an imported one), or from a path in any layout this package reads."""
+    """A data set by name (`digits`, `cifar10`, an imported one), or from a path in any layout this
+    package reads.
+    """
     text = str(data)
     if isinstance(data, str) and not _looks_like_path(text):
         if text in _BUILTIN:
@@ -41,7 +41,9 @@ def load(data: str | Path, *, root: Path | None = None) -> Dataset:
             raise DataError(_missing(text, root))
     path = Path(text).expanduser()
     if not path.exists():
-        raise DataError(f"there is no file or folder {path}; give a path that exists, or one of the names {', '.join(_names(root))}")
+        raise DataError(
+            f"there is no file or folder {path}; give a path that exists, or one of the names {', '.join(_names(root))}"
+        )
     return _read(path, "")
 
 
@@ -54,23 +56,33 @@ def find(name: str, *, root: Path | None = None) -> Path | None:
 
 
 def available(root: Path | None = None) -> list[Found]:
-    """Built-in sets, every set known by name and where it was found, then what else lies on the search path."""
+    """Built-in sets, every set known by name and where it was found, then what else lies on the
+    search path.
+    """
     result = [Found(name, "built in") for name in _BUILTIN]
     known = {name: find(name, root=root) for name in _KNOWN}
     result += [Found(name, None if path is None else str(path)) for name, path in known.items()]
     others: dict[str, str] = {}
     for path in _contents(root):
         name = path.stem if path.suffix == ".npz" else path.name
-        new = _NAME.fullmatch(name) and name not in {*_KNOWN, *_BUILTIN, *others} and path not in known.values()
+        new = (
+            _NAME.fullmatch(name)
+            and name not in {*_KNOWN, *_BUILTIN, *others}
+            and path not in known.values()
+        )
         if new and _layout(path) is not None:
             others[name] = str(path)
     return result + [Found(name, where) for name, where in sorted(others.items())]
 
 
 def import_dataset(source: Path, name: str, root: Path | None = None) -> Path:
-    """Read `source` in any layout and keep it as `<root or user folder>/<name>.npz`, in place of an earlier import."""
+    """Read `source` in any layout and keep it as `<root or user folder>/<name>.npz`, in place of an
+    earlier import.
+    """
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot name a data set; use letters, digits, '-' and '_', beginning with a letter or digit")
+        raise ConfigError(
+            f"{name!r} cannot name a data set; use letters, digits, '-' and '_', beginning with a letter or digit"
+        )
     if name in _BUILTIN:
         raise ConfigError(f"{name!r} is the name of a built-in data set; choose another")
     dataset = load(Path(source))
@@ -84,12 +96,18 @@ def import_dataset(source: Path, name: str, root: Path | None = None) -> Path:
 
 def search_path(root: Path | None = None) -> list[Path]:
     """Folders in which names are looked for, first to last."""
-    listed = [Path(text).expanduser() for text in os.environ.get("PSEUDOCORE_DATA", "").split(os.pathsep) if text]
+    listed = [
+        Path(text).expanduser()
+        for text in os.environ.get("PSEUDOCORE_DATA", "").split(os.pathsep)
+        if text
+    ]
     return [*([Path(root)] if root is not None else []), *listed, user_folder(), SYSTEM_FOLDER]
 
 
 def user_folder() -> Path:
-    """Where imported sets are kept: `$XDG_DATA_HOME/pseudocore`, by default `~/.local/share/pseudocore`."""
+    """Where imported sets are kept: `$XDG_DATA_HOME/pseudocore`, by default
+    `~/.local/share/pseudocore`.
+    """
     home = os.environ.get("XDG_DATA_HOME")
     return (Path(home) if home else Path.home() / ".local" / "share") / "pseudocore"
 
@@ -123,17 +141,34 @@ _KNOWN = {
     "mnist": _Known(("mnist", "MNIST/raw"), _IDX_FILES),
     "fashion-mnist": _Known(("fashion-mnist", "FashionMNIST/raw"), _IDX_FILES),
     "cifar10": _Known(
-        ("cifar-10-batches-bin", "cifar-10-batches-py", "cifar10/cifar-10-batches-bin", "cifar10/cifar-10-batches-py"),
+        (
+            "cifar-10-batches-bin",
+            "cifar-10-batches-py",
+            "cifar10/cifar-10-batches-bin",
+            "cifar10/cifar-10-batches-py",
+        ),
         "the files of cifar-10-binary.tar.gz",
     ),
     "cifar100": _Known(
-        ("cifar-100-binary", "cifar-100-python", "cifar100/cifar-100-binary", "cifar100/cifar-100-python"),
+        (
+            "cifar-100-binary",
+            "cifar-100-python",
+            "cifar100/cifar-100-binary",
+            "cifar100/cifar-100-python",
+        ),
         "the files of cifar-100-binary.tar.gz",
     ),
     "svhn": _Known(("svhn", "SVHN"), "train_32x32.mat and test_32x32.mat"),
-    "tiny-imagenet": _Known(("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200"), "the files of tiny-imagenet-200.zip"),
+    "tiny-imagenet": _Known(
+        ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200"),
+        "the files of tiny-imagenet-200.zip",
+    ),
 }
-_BUILTIN: dict[str, Callable[[], Dataset]] = {"digits": digits, "moons": toys.moons, "logistic": toys.logistic}
+_BUILTIN: dict[str, Callable[[], Dataset]] = {
+    "digits": digits,
+    "moons": toys.moons,
+    "logistic": toys.logistic,
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -148,11 +183,15 @@ def _read(path: Path, name: str) -> Dataset:
             f"{path} is in no layout known here; an npz of train_x, train_y, test_x, test_y, a folder of MNIST idx, CIFAR, SVHN "
             "or Tiny-ImageNet files, or a folder of class folders of pictures can be read (docs/data.md)"
         )
-    own = "" if layout.has_own_name else (path.stem if path.suffix == ".npz" else path.resolve().name)
+    own = (
+        "" if layout.has_own_name else (path.stem if path.suffix == ".npz" else path.resolve().name)
+    )
     try:
         return layout.read(path, name or own)
     except OSError as error:
-        raise DataError(f"{error.filename or path} cannot be read ({error.strerror or error})") from error
+        raise DataError(
+            f"{error.filename or path} cannot be read ({error.strerror or error})"
+        ) from error
 
 
 def _layout(path: Path) -> _Layout | None:
@@ -160,7 +199,9 @@ def _layout(path: Path) -> _Layout | None:
     with suppress(OSError):
         if path.is_file():
             return _NPZ if _NPZ.recognise(path) else None
-        return next((layout for layout in _LAYOUTS if path.is_dir() and layout.recognise(path)), None)
+        return next(
+            (layout for layout in _LAYOUTS if path.is_dir() and layout.recognise(path)), None
+        )
     return None
 
 
@@ -178,7 +219,9 @@ def _missing(name: str, root: Path | None) -> str:
 
 
 def _contents(root: Path | None) -> Iterator[Path]:
-    """Everything directly inside the folders of the search path; those that cannot be listed count as empty."""
+    """Everything directly inside the folders of the search path; those that cannot be listed count
+    as empty.
+    """
     for folder in search_path(root):
         with suppress(OSError):
             yield from sorted(folder.iterdir())

@@ -1,4 +1,6 @@
-"""A test set for data that came without one: stratified and a pure function of (labels, fraction, seed)."""
+"""A test set for data that came without one: stratified and a pure function of (labels, fraction,
+seed).
+"""
 
 import torch
 from torch import Tensor
@@ -6,11 +8,10 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 
-__all__ = ["split"]
-
 
 def split(y: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Indices (train, test), each ascending, with round(fraction · n) test points in the proportions of the classes.
+    """Indices (train, test), each ascending, with round(fraction · n) test points in the
+    proportions of the classes.
 
     Every class keeps at least one training point.
     """
@@ -27,7 +28,9 @@ def split(y: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def _largest_remainder(counts: Tensor, fraction: float) -> Tensor:
-    """Whole shares of each class that add up to the rounded total: floors first, then the largest remainders."""
+    """Whole shares of each class that add up to the rounded total: floors first, then the largest
+    remainders.
+    """
     exact = counts.double() * fraction
     quota = exact.floor().long()
     missing = round(int(counts.sum()) * fraction) - int(quota.sum())

@@ -1,7 +1,8 @@
-"""Generated problems whose posteriors are known exactly, and two small classification sets to draw on a page.
+"""Generated problems whose posteriors are known exactly, and two small classification sets to draw
+on a page.
 
-Everything is a pure function of its arguments. Log-densities follow the project's scaling: a sum over weighted points, the
-prior once, constants left out.
+Everything is a pure function of its arguments. Log-densities follow the project's scaling: a sum
+over weighted points, the prior once, constants left out.
 """
 
 import math
@@ -17,12 +18,12 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
 
-__all__ = ["GaussianLocation", "LinearRegression", "logistic", "logistic_log_density", "logistic_posterior_moments", "moons"]
-
 
 @dataclass(frozen=True)
 class GaussianLocation:
-    """Points x ~ N(θ, noise² I) with prior θ ~ N(0, prior² I); the test bed of Kim et al. (2022), App. C.5."""
+    """Points x ~ N(θ, noise² I) with prior θ ~ N(0, prior² I); the test bed of Kim et al. (2022),
+    App. C.5.
+    """
 
     dim: Count = 10
     num_points: Count = 100
@@ -39,7 +40,9 @@ class GaussianLocation:
         return theta + self.noise * rng("points").normal(self.num_points, self.dim, dtype=dtype)
 
     def posterior(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (dim,) and covariance (dim, dim) given weighted points; Eqs. (28) and (29) at unit weights."""
+        """Mean (dim,) and covariance (dim, dim) given weighted points; Eqs. (28) and (29) at unit
+        weights.
+        """
         precision = 1 / self.prior**2 + weight.sum() / self.noise**2
         mean = (weight @ x) / self.noise**2 / precision
         return mean, torch.eye(x.shape[1], dtype=x.dtype, device=x.device) / precision
@@ -47,7 +50,9 @@ class GaussianLocation:
     def log_density(self, theta: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """Unnormalised log-posterior of theta (..., dim)."""
         squares = (x - theta.unsqueeze(-2)).square().sum(-1)  # (..., n)
-        return -0.5 * (squares @ weight) / self.noise**2 - 0.5 * theta.square().sum(-1) / self.prior**2
+        return (
+            -0.5 * (squares @ weight) / self.noise**2 - 0.5 * theta.square().sum(-1) / self.prior**2
+        )
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,9 @@ class LinearRegression:
         config.check(self)
 
     def points(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-        """Standard normal inputs (num_points, dim) and targets (num_points,) of a theta from the prior."""
+        """Standard normal inputs (num_points, dim) and targets (num_points,) of a theta from the
+        prior.
+        """
         rng = Rng(seed)("linear-regression")
         theta = self.prior * rng("theta").normal(self.dim, dtype=dtype)
         x = rng("inputs").normal(self.num_points, self.dim, dtype=dtype)
@@ -72,28 +79,38 @@ class LinearRegression:
     def posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (dim,) and covariance (dim, dim) given weighted points."""
         identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-        covariance = torch.linalg.inv(identity / self.prior**2 + x.T @ (weight[:, None] * x) / self.noise**2)
+        covariance = torch.linalg.inv(
+            identity / self.prior**2 + x.T @ (weight[:, None] * x) / self.noise**2
+        )
         return covariance @ (x.T @ (weight * y)) / self.noise**2, covariance
 
     def log_density(self, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """Unnormalised log-posterior of theta (..., dim)."""
         squares = (y - theta @ x.T).square()  # (..., n)
-        return -0.5 * (squares @ weight) / self.noise**2 - 0.5 * theta.square().sum(-1) / self.prior**2
+        return (
+            -0.5 * (squares @ weight) / self.noise**2 - 0.5 * theta.square().sum(-1) / self.prior**2
+        )
 
 
 def logistic(num: int = 200, num_test: int = 200, seed: int = 0) -> Dataset:
-    """Two-dimensional logistic regression: x ~ N(0, I), p(y = 1 | x) = sigmoid(x·θ) with θ = (2, −1)."""
+    """Two-dimensional logistic regression: x ~ N(0, I), p(y = 1 | x) = sigmoid(x·θ) with θ = (2,
+    −1).
+    """
     _check_sizes(num, num_test)
 
     def draw(num: int, rng: Rng) -> Examples:
         x = rng("inputs").normal(num, 2)
-        return Examples(x, (rng("labels").uniform(num) < (x @ torch.tensor([2.0, -1.0])).sigmoid()).long())
+        return Examples(
+            x, (rng("labels").uniform(num) < (x @ torch.tensor([2.0, -1.0])).sigmoid()).long()
+        )
 
     rng = Rng(seed)("logistic")
     return Dataset("logistic", draw(num, rng("train")), draw(num_test, rng("test")), 2)
 
 
-def logistic_log_density(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor, prior: float = 1.0) -> Tensor:
+def logistic_log_density(
+    theta: Tensor, x: Tensor, y: Tensor, weight: Tensor, prior: float = 1.0
+) -> Tensor:
     """Unnormalised log-posterior of theta (..., d) for labels 0 and 1 and prior N(0, prior² I)."""
     signs = (2 * y - 1).to(x.dtype)
     return logsigmoid(signs * (theta @ x.T)) @ weight - 0.5 * theta.square().sum(-1) / prior**2
@@ -108,10 +125,11 @@ def logistic_posterior_moments(
     num_grid: int = 241,
     width: float = 10.0,
 ) -> tuple[Tensor, Tensor]:
-    """Mean (2,) and covariance (2, 2) of the posterior in two dimensions, by quadrature on a grid, in float64.
+    """Mean (2,) and covariance (2, 2) of the posterior in two dimensions, by quadrature on a grid,
+    in float64.
 
-    The grid spans `width` Laplace standard deviations either way along the principal axes at the mode; the rectangle rule
-    on a smooth, decaying density then errs far below float32.
+    The grid spans `width` Laplace standard deviations either way along the principal axes at the
+    mode; the rectangle rule on a smooth, decaying density then errs far below float32.
     """
     if x.shape[1] != 2:
         raise ConfigError(f"the quadrature is two-dimensional; inputs have {x.shape[1]} features")
@@ -126,7 +144,9 @@ def logistic_posterior_moments(
 
 
 def moons(num: int = 200, num_test: int = 200, noise: float = 0.1, seed: int = 0) -> Dataset:
-    """Two interleaved half circles with Gaussian noise: features (n, 2), classes 0 (upper) and 1 (lower)."""
+    """Two interleaved half circles with Gaussian noise: features (n, 2), classes 0 (upper) and 1
+    (lower).
+    """
     _check_sizes(num, num_test)
 
     def draw(num: int, rng: Rng) -> Examples:
@@ -138,16 +158,22 @@ def moons(num: int = 200, num_test: int = 200, noise: float = 0.1, seed: int = 0
         return Examples(x + noise * rng("noise").normal(num, 2), y)
 
     rng = Rng(seed)("moons")
-    return Dataset("moons", draw(num, rng("train")), draw(num_test, rng("test")), 2, ("upper", "lower"))
+    return Dataset(
+        "moons", draw(num, rng("train")), draw(num_test, rng("test")), 2, ("upper", "lower")
+    )
 
 
 def _check_sizes(num: int, num_test: int) -> None:
     if num < 2 or num_test < 1:
-        raise ConfigError(f"{num} training and {num_test} test points were asked for; at least 2 and 1 are needed")
+        raise ConfigError(
+            f"{num} training and {num_test} test points were asked for; at least 2 and 1 are needed"
+        )
 
 
 def _laplace(x: Tensor, y: Tensor, weight: Tensor, prior: float) -> tuple[Tensor, Tensor]:
-    """Mode of the logistic posterior by damped Newton steps, and a root of the inverse Hessian there."""
+    """Mode of the logistic posterior by damped Newton steps, and a root of the inverse Hessian
+    there.
+    """
     theta = torch.zeros(2, dtype=torch.float64)
     identity = torch.eye(2, dtype=torch.float64)
     for _ in range(100):

@@ -1,11 +1,14 @@
-r"""Do a coreset and the data it stands for agree about more than one network? Their losses along a line (after LCMat, Fig. 1b).
+r"""Do a coreset and the data it stands for agree about more than one network? Their losses along a
+line (after LCMat, Fig. 1b).
 
-$$ L_D(\alpha) = -\frac{1}{\sum_i w_i} \sum_{i \in D} w_i \log p\bigl(y_i \mid x_i, (1 - \alpha)\,\theta_S + \alpha\,\theta_T\bigr) $$
+$$ L_D(\alpha) = -\frac{1}{\sum_i w_i} \sum_{i \in D} w_i \log p\bigl(y_i \mid x_i, (1 -
+\alpha)\,\theta_S + \alpha\,\theta_T\bigr) $$
 
-for D the coreset S and the training set T, where $\theta_S$ and $\theta_T$ were trained on the one and on the other from one
-initialisation. A coreset that carries the data's loss surface has its minimum where theirs is and rises as they do; one that only fits
-at $\theta_S$ shows a well of its own there. Shin et al. draw a plane of random, filter-normalised directions (Li et al. 2018) around one
-network; the line between two networks needs no normalisation, as its own length is the scale.
+for D the coreset S and the training set T, where $\theta_S$ and $\theta_T$ were trained on the one
+and on the other from one initialisation. A coreset that carries the data's loss surface has its
+minimum where theirs is and rises as they do; one that only fits at $\theta_S$ shows a well of its
+own there. Shin et al. draw a plane of random, filter-normalised directions (Li et al. 2018) around
+one network; the line between two networks needs no normalisation, as its own length is the scale.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,10 +19,10 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError
 
-__all__ = ["PLACES", "Points", "Slice", "along"]
-
 PLACES = tuple(round(-0.5 + 0.1 * place, 1) for place in range(21))
-"""Where a slice is taken unless told: from half a length before the first network to half a length beyond the second."""
+"""Where a slice is taken unless told: from half a length before the first network to half a length
+beyond the second.
+"""
 
 Points = Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]]
 """A set of points, as batches of network inputs, labels and weights."""
@@ -36,12 +39,23 @@ class Slice(NamedTuple):
 
 
 @torch.no_grad()
-def along(log_likelihood: LogLikelihood, first: Tensor, second: Tensor, sets: Mapping[str, Points], at: Sequence[float] = PLACES) -> Slice:
+def along(
+    log_likelihood: LogLikelihood,
+    first: Tensor,
+    second: Tensor,
+    sets: Mapping[str, Points],
+    at: Sequence[float] = PLACES,
+) -> Slice:
     """Weighted mean loss of each set on the line through two networks."""
     if first.shape != second.shape or first.ndim != 1:
-        raise ConfigError(f"a line goes through two networks of one size, not of {tuple(first.shape)} and {tuple(second.shape)} parameters")
+        raise ConfigError(
+            f"a line goes through two networks of one size, not of {tuple(first.shape)} and {tuple(second.shape)} parameters"
+        )
     thetas = [torch.lerp(first, second, place) for place in at]
-    losses = {name: tuple(_loss(log_likelihood, theta, points) for theta in thetas) for name, points in sets.items()}
+    losses = {
+        name: tuple(_loss(log_likelihood, theta, points) for theta in thetas)
+        for name, points in sets.items()
+    }
     return Slice(tuple(at), losses)
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["DETAILS", "DIRECTIONS", "TITLES", "metric_title"]
-
 _USUAL: dict[str, tuple[str, Callable[..., Any]]] = {
     "accuracy": ("accuracy", max),
     "nll": ("NLL", min),
@@ -12,7 +10,9 @@ _USUAL: dict[str, tuple[str, Callable[..., Any]]] = {
     "brier": ("Brier", min),
 }
 _CALIBRATION = {"adaptive_ece": ("adaptive ECE", min), "classwise_ece": ("class-wise ECE", min)}
-_CORRUPTED = {f"corrupted_{name}": (f"corrupted {title}", better) for name, (title, better) in _USUAL.items()}
+_CORRUPTED = {
+    f"corrupted_{name}": (f"corrupted {title}", better) for name, (title, better) in _USUAL.items()
+}
 _PUBLISHED = {
     "published_accuracy": ("best accuracy", max),
     "published_nll": ("NLL as published", min),
@@ -32,7 +32,9 @@ DIRECTIONS = {name: better for name, (_, better) in _ALL.items()}
 """`max` or `min`: which of two values is the better one."""
 
 DETAILS = frozenset(_CALIBRATION)
-"""Metrics that every file keeps and tables leave out unless asked: a second opinion on the calibration error."""
+"""Metrics that every file keeps and tables leave out unless asked: a second opinion on the
+calibration error.
+"""
 
 
 def metric_title(name: str) -> str:

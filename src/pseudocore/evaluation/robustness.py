@@ -1,7 +1,9 @@
-"""How predictions hold up where the data were not: corrupted test images, and inputs from another data set altogether.
+"""How predictions hold up where the data were not: corrupted test images, and inputs from another
+data set altogether.
 
-Corruptions are made in pixel space, before normalisation or whitening, once for all seeds; the official CIFAR-10-C and CIFAR-100-C files
-are read where the search path has them (`data/corrupt.py`).
+Corruptions are made in pixel space, before normalisation or whitening, once for all seeds; the
+official CIFAR-10-C and CIFAR-100-C files are read where the search path has them
+(`data/corruptions/corrupt.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,27 +15,35 @@ from torch import Tensor
 from pseudocore.core.errors import DataError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples, Predict
-from pseudocore.data.corrupt import CORRUPTIONS, corrupt, official
+from pseudocore.data.corruptions.corrupt import CORRUPTIONS, corrupt, official
 from pseudocore.evaluation.metrics import Metrics, measure
 from pseudocore.evaluation.ood import detect, entropy
-
-__all__ = ["Corrupted", "corrupted_scores", "corrupted_sets", "foreign_scores", "in_batches"]
 
 Corrupted = Mapping[tuple[str, int], Examples]
 """Test sets by corruption and severity."""
 
 _BATCH = 1024
-"""A multiple of 256, the batch of published evaluators; smaller ones leave a GPU waiting for its orders."""
+"""A multiple of 256, the batch of published evaluators; smaller ones leave a GPU waiting for its
+orders.
+"""
 
 
 _latest: dict[tuple[str, tuple[int, ...], int, tuple[str, ...]], Corrupted] = {}
-"""The sets made last: a comparison asks for the same ones again and again, and images of CIFAR's size take seconds."""
+"""The sets made last: a comparison asks for the same ones again and again, and images of CIFAR's
+size take seconds.
+"""
 
 
-def corrupted_sets(data: Dataset, severities: Sequence[int], num: int, *, kinds: Sequence[str] = tuple(CORRUPTIONS)) -> Corrupted:
-    """The first `num` test images under every corruption and severity; the same for every method, seed and machine."""
+def corrupted_sets(
+    data: Dataset, severities: Sequence[int], num: int, *, kinds: Sequence[str] = tuple(CORRUPTIONS)
+) -> Corrupted:
+    """The first `num` test images under every corruption and severity; the same for every method,
+    seed and machine.
+    """
     if severities and data.train.x.dtype != torch.uint8:
-        raise DataError(f"corruptions are for images, but {data.name!r} has features of shape {data.shape}")
+        raise DataError(
+            f"corruptions are for images, but {data.name!r} has features of shape {data.shape}"
+        )
     wanted = (data.fingerprint, tuple(severities), num, tuple(kinds))
     if wanted not in _latest:
         made = _make(data, severities, num, kinds)
@@ -48,27 +58,42 @@ def _make(data: Dataset, severities: Sequence[int], num: int, kinds: Sequence[st
     for kind in kinds:
         for severity in severities:
             found = official(data.name, kind, severity)
-            sets[kind, severity] = Examples(found.x[:num], found.y[:num]) if found else Examples(corrupt(x, kind, severity, Rng(0)), y)
+            sets[kind, severity] = (
+                Examples(found.x[:num], found.y[:num])
+                if found
+                else Examples(corrupt(x, kind, severity, Rng(0)), y)
+            )
     return sets
 
 
-def corrupted_scores(predict: Predict, sets: Corrupted, num_classes: int) -> dict[tuple[str, int], Metrics]:
+def corrupted_scores(
+    predict: Predict, sets: Corrupted, num_classes: int
+) -> dict[tuple[str, int], Metrics]:
     """Metrics on every corrupted test set."""
-    return {key: measure(predict, in_batches(examples), num_classes) for key, examples in sets.items()}
+    return {
+        key: measure(predict, in_batches(examples), num_classes) for key, examples in sets.items()
+    }
 
 
 def foreign_scores(predict: Any, data: Dataset, foreign: Dataset, num: int) -> dict[str, float]:
-    """How well uncertainty tells the first `num` test inputs from as many of another set: by entropy, and by mutual information where
+    """How well uncertainty tells the first `num` test inputs from as many of another set: by
+    entropy, and by mutual information where
     the predictor has draws to disagree."""
     if foreign.shape != data.shape:
         raise DataError(
             f"inputs of {foreign.name!r} have shape {foreign.shape}, those of {data.name!r} {data.shape}: they cannot be told apart"
         )
-    inside, outside = (_uncertainty(predict, examples, num) for examples in (data.test, foreign.test))
+    inside, outside = (
+        _uncertainty(predict, examples, num) for examples in (data.test, foreign.test)
+    )
     scores: dict[str, float] = {}
     for name, score in inside.items():
         found = detect(score, outside[name])
-        scores |= {f"ood_auroc_{name}": found.auroc, f"ood_aupr_{name}": found.aupr, f"ood_fpr95_{name}": found.fpr95}
+        scores |= {
+            f"ood_auroc_{name}": found.auroc,
+            f"ood_aupr_{name}": found.aupr,
+            f"ood_fpr95_{name}": found.fpr95,
+        }
     return scores
 
 

@@ -1,14 +1,17 @@
-r"""How rough images are: their power by spatial frequency, averaged over directions (after Kim et al. 2022, Fig. 2).
+r"""How rough images are: their power by spatial frequency, averaged over directions (after Kim et
+al. 2022, Fig. 2).
 
-With the discrete Fourier transform $\hat x$ of an H × W image and rings $R_f$ of frequencies in cycles a pixel,
-$f \le |(u/H, v/W)| < f + 1/\min(H, W)$,
+With the discrete Fourier transform $\hat x$ of an H × W image and rings $R_f$ of frequencies in
+cycles a pixel, $f \le |(u/H, v/W)| < f + 1/\min(H, W)$,
 
 $$ P(f) = \frac{1}{|R_f|} \sum_{(u, v) \in R_f} \frac{|\hat x_{uv}|^2}{H W}, \qquad
    \sum_f |R_f|\, P(f) = \sum_{ij} x_{ij}^2 \quad\text{(Parseval)} $$
 
-averaged over channels and images. The first ring is the mean brightness; half a cycle a pixel is the finest stripe along an axis, and the
-rings beyond it are the corners of the spectrum. Noise is flat, natural images fall roughly as $1/f^2$; a learned image above the real
-ones at the right end is noisier than they are. Kim et al. draw the amplitude along the diagonal alone, which is noisier to read.
+averaged over channels and images. The first ring is the mean brightness; half a cycle a pixel is
+the finest stripe along an axis, and the rings beyond it are the corners of the spectrum. Noise is
+flat, natural images fall roughly as $1/f^2$; a learned image above the real ones at the right end
+is noisier than they are. Kim et al. draw the amplitude along the diagonal alone, which is noisier
+to read.
 """
 
 from typing import NamedTuple
@@ -17,8 +20,6 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import DataError
-
-__all__ = ["Spectrum", "spectrum"]
 
 _BATCH = 256
 
@@ -30,9 +31,13 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(images: Tensor) -> Spectrum:
-    """Radially averaged power of images (n, channels, height, width) in pixel units; uint8 counts as 0 to 1."""
+    """Radially averaged power of images (n, channels, height, width) in pixel units; uint8 counts
+    as 0 to 1.
+    """
     if images.ndim != 4 or len(images) == 0:
-        raise DataError(f"a spectrum is one of images (n, channels, height, width), not {tuple(images.shape)}")
+        raise DataError(
+            f"a spectrum is one of images (n, channels, height, width), not {tuple(images.shape)}"
+        )
     ring = _rings(*images.shape[2:])
     num_rings = int(ring.max()) + 1
     total = torch.zeros(num_rings, dtype=torch.float64)

@@ -1,15 +1,19 @@
-r"""Settings of a sampler, chosen on training data that the coreset does not hold; the test set has no part in it.
+r"""Settings of a sampler, chosen on training data that the coreset does not hold; the test set has
+no part in it.
 
-For each setting $s$ to try, a scale of the prior for example, short chains are run on the coreset S and scored on up to 1000 training
-points $h \notin S$,
+For each setting $s$ to try, a scale of the prior for example, short chains are run on the coreset S
+and scored on up to 1000 training points $h \notin S$,
 
-$$ s^* = \arg\max_s \sum_h \log \frac1D \sum_d p(y_h \mid x_h, \theta_d), \quad \theta_d \sim \pi_s(\theta \mid S)^{1/T_s} , $$
+$$ s^* = \arg\max_s \sum_h \log \frac1D \sum_d p(y_h \mid x_h, \theta_d), \quad \theta_d \sim
+\pi_s(\theta \mid S)^{1/T_s} , $$
 
-and the full chains are then run with the best. A setting whose chains run away or never move is out. There are two short chains for
-each, of half the burn-in and a quarter of the draws: with one alone, settings that predict well once modes are averaged seem overconfident.
+and the full chains are then run with the best. A setting whose chains run away or never move is
+out. There are two short chains for each, of half the burn-in and a quarter of the draws: with one
+alone, settings that predict well once modes are averaged seem overconfident.
 
-Selected points are left out by their indices. Learned points have none: they were made of the whole training set, and any training point
-serves. That makes held-out training scores better than test scores, for all settings alike.
+Selected points are left out by their indices. Learned points have none: they were made of the whole
+training set, and any training point serves. That makes held-out training scores better than test
+scores, for all settings alike.
 """
 
 import dataclasses
@@ -25,8 +29,6 @@ from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Predict
 from pseudocore.inference.predict import Predictive
-
-__all__ = ["FACTORS", "Setting", "by_split", "held_out", "mean_log_likelihood"]
 
 Setting = Mapping[str, Any]
 """Fields of a sampler and what they are to be."""
@@ -45,18 +47,35 @@ class Shortened(Protocol):
     def num_draws(self) -> int: ...
     @property
     def num_burn(self) -> int: ...
-    def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive: ...
+    def sample(
+        self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any
+    ) -> Predictive: ...
 
 
-def by_split(sampler: Shortened, settings: Sequence[Setting], problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
-    """Choose among the settings, then sample with the best; `options` are those of the sampler's `sample`."""
+def by_split(
+    sampler: Shortened,
+    settings: Sequence[Setting],
+    problem: Problem,
+    coreset: Coreset,
+    rng: Rng,
+    **options: Any,
+) -> Predictive:
+    """Choose among the settings, then sample with the best; `options` are those of the sampler's
+    `sample`.
+    """
     index = held_out(problem, coreset, rng("held-out"))
-    shorter = {"num_draws": max(5, sampler.num_draws // 4), "num_burn": max(10, sampler.num_burn // 2), "num_chains": NUM_CHAINS}
+    shorter = {
+        "num_draws": max(5, sampler.num_draws // 4),
+        "num_burn": max(10, sampler.num_burn // 2),
+        "num_chains": NUM_CHAINS,
+    }
     scores: list[float] = []
     failure: RunError | None = None
     for number, setting in enumerate(settings):
         try:
-            predict = _changed(sampler, **setting, **shorter).sample(problem, coreset, rng("choose", number))
+            predict = _changed(sampler, **setting, **shorter).sample(
+                problem, coreset, rng("choose", number)
+            )
             scores.append(mean_log_likelihood(predict, problem, index))
         except RunError as error:
             scores.append(-math.inf)
@@ -77,14 +96,19 @@ def held_out(problem: Problem, coreset: Coreset, rng: Rng, num: int = NUM_HELD) 
         free[coreset.indices.cpu()] = False
     index = free.nonzero().flatten()
     if len(index) == 0:
-        raise ConfigError("the coreset holds every training point, so none is left to choose settings on; give prior_scale itself")
+        raise ConfigError(
+            "the coreset holds every training point, so none is left to choose settings on; give prior_scale itself"
+        )
     return index[rng.permutation(len(index))[:num]]
 
 
 def mean_log_likelihood(predict: Predict, problem: Problem, index: Tensor) -> float:
     """Mean over some training points of log p(y | x)."""
     x, y = problem.data.train.x, problem.data.train.y
-    total = sum(float(label_log_likelihood(predict(x[part]).cpu().double(), y[part]).sum()) for part in torch.split(index, _BATCH))
+    total = sum(
+        float(label_log_likelihood(predict(x[part]).cpu().double(), y[part]).sum())
+        for part in torch.split(index, _BATCH)
+    )
     return total / len(index)
 
 

@@ -1,9 +1,11 @@
-r"""The log-densities that samplers climb and walk on: the project's log-posterior, exactly or estimated.
+r"""The log-densities that samplers climb and walk on: the project's log-posterior, exactly or
+estimated.
 
 $$ \log \pi(\theta \mid S) = \sum_m w_m \log p(y_m \mid x_m, \theta) + \log p(\theta) $$
 
-`docs/scaling.md` holds the convention: a sum over weighted points, the prior once. Everything here is at temperature 1; a sampler at
-temperature T leaves $\pi^{1/T}$ invariant, likelihood and prior alike. All functions take thetas (chains, parameters) and return (chains,).
+`docs/scaling.md` holds the convention: a sum over weighted points, the prior once. Everything here
+is at temperature 1; a sampler at temperature T leaves $\pi^{1/T}$ invariant, likelihood and prior
+alike. All functions take thetas (chains, parameters) and return (chains,).
 
 Priors on $\theta$, each with one `scale` $\sigma$:
 
@@ -13,29 +15,29 @@ Priors on $\theta$, each with one `scale` $\sigma$:
 | `fan-in` | $-\sum_i n_i (\theta_i - c_i)^2 / 2\sigma^2$, where the layer of $\theta_i$ has $n_i$ inputs |
 | `unsquared` | $-M \lVert\theta\rVert / 2\sigma^2$ |
 
-With `fan-in` and $\sigma = 1$ every layer keeps its inputs' size; $c_i$ is 1 for the gain of a norm and 0 for all else.
+With `fan-in` and $\sigma = 1$ every layer keeps its inputs' size; $c_i$ is 1 for the gain of a norm
+and 0 for all else.
 
-Deviations: `unsquared` is what the authors of Kim et al. (2022) ran in place of the isotropic Gaussian their Algorithms 2 and 3 print:
-the norm is not squared and is multiplied by the number of points M. It is there to print their column and for nothing else.
+Deviations: `unsquared` is what the authors of Kim et al. (2022) ran in place of the isotropic
+Gaussian their Algorithms 2 and 3 print: the norm is not squared and is multiplied by the number of
+points M. It is there to print their column and for nothing else.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pseudocore.core.compile import side_by_side
 from pseudocore.core.errors import ConfigError
-from pseudocore.core.gradient import gradient_of
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
-
-__all__ = ["Apart", "Chains", "LogPrior", "Prior", "estimated", "exact", "like", "log_prior", "uphill"]
+from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.runtime.steps import parallel_streams
 
 Prior = Literal["isotropic", "fan-in", "unsquared"]
 LogPrior = Callable[[Tensor], Tensor]
@@ -44,7 +46,9 @@ Chains = Literal["auto", "batched", "apart"]
 """How several chains go through a network: as one batch, or each by itself."""
 
 NUM_COPIES = 8
-"""Fixed augmented copies of the coreset behind an exact density, when the problem has an augmentation."""
+"""Fixed augmented copies of the coreset behind an exact density, when the problem has an
+augmentation.
+"""
 
 
 def log_prior(problem: Problem, kind: Prior, scale: float | None, num_points: int) -> LogPrior:
@@ -55,14 +59,18 @@ def log_prior(problem: Problem, kind: Prior, scale: float | None, num_points: in
     if kind == "isotropic":
         return lambda theta: -0.5 * (theta / sigma).square().sum(-1)
     if not hasattr(problem.model, "layer_scale"):
-        raise ConfigError("prior = 'fan-in' needs a network that knows the inputs of its layers; use prior = 'isotropic' for this one")
-    centre, spread = cast(Any, problem.model).layer_scale(device=problem.device, dtype=problem.dtype)
+        raise ConfigError(
+            "prior = 'fan-in' needs a network that knows the inputs of its layers; use prior = 'isotropic' for this one"
+        )
+    centre, spread = problem.model.layer_scale(device=problem.device, dtype=problem.dtype)
     return lambda theta: -0.5 * ((theta - centre) / (sigma * spread)).square().sum(-1)
 
 
 @dataclass(frozen=True)
-class Apart:
-    """A log-density that draws nothing and that each of several chains climbs by itself, beside the others where a GPU can."""
+class PerChain:
+    """A log-density that draws nothing and that each of several chains climbs by itself, beside the
+    others where a GPU can.
+    """
 
     value: LogDensity
 
@@ -72,13 +80,20 @@ class Apart:
 
 def like(log_density: LogDensity, changed: LogDensity) -> LogDensity:
     """`changed`, to be climbed as the one it was made of."""
-    return Apart(changed) if isinstance(log_density, Apart) else changed
+    return PerChain(changed) if isinstance(log_density, PerChain) else changed
 
 
 def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
-    """Gradient (chains, parameters) of a log-density and its value (chains,), the chains not interacting."""
-    if isinstance(log_density, Apart) and len(theta) > 1:
-        gradients, values = zip(*side_by_side(partial(uphill, log_density, chain, rng) for chain in theta.unsqueeze(1)), strict=True)
+    """Gradient (chains, parameters) of a log-density and its value (chains,), the chains not
+    interacting.
+    """
+    if isinstance(log_density, PerChain) and len(theta) > 1:
+        gradients, values = zip(
+            *parallel_streams(
+                partial(uphill, log_density, chain, rng) for chain in theta.unsqueeze(1)
+            ),
+            strict=True,
+        )
         return torch.cat(gradients), torch.cat(values)
 
     def total(theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,33 +104,46 @@ def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Te
     return result
 
 
-def exact(problem: Problem, coreset: Coreset, prior: LogPrior, rng: Rng, chains: Chains = "auto") -> LogDensity:
-    """The log-posterior on all points, the same function at every call; `chains` says how several go through the network.
+def exact(
+    problem: Problem, coreset: Coreset, prior: LogPrior, rng: Rng, chains: Chains = "auto"
+) -> LogDensity:
+    """The log-posterior on all points, the same function at every call; `chains` says how several
+    go through the network.
 
-    With an augmentation the points are `NUM_COPIES` augmented copies of the coreset, drawn once and weighing as much as one together:
-    a Metropolis test needs a density that does not move.
+    With an augmentation the points are `NUM_COPIES` augmented copies of the coreset, drawn once and
+    weighing as much as one together: a Metropolis test needs a density that does not move.
     """
-    x, y, weight = problem.inputs(coreset.x), _targets(problem, coreset), coreset.weight.to(problem.device, problem.dtype)
+    x, y, weight = (
+        problem.inputs(coreset.x),
+        _targets(problem, coreset),
+        coreset.weight.to(problem.device, problem.dtype),
+    )
     augment = problem.augment
     if augment is not None:
         x = torch.cat([augment(x, rng("copy", number)) for number in range(NUM_COPIES)])
         y, weight = torch.cat([y] * NUM_COPIES), weight.repeat(NUM_COPIES) / NUM_COPIES
 
-    def log_density(theta: Tensor, rng: Rng) -> Tensor:  # noqa: ARG001
+    def log_density(theta: Tensor, rng: Rng) -> Tensor:
         return problem.log_likelihood(theta, x, y) @ weight + prior(theta)
 
-    apart = chains == "apart" or (chains == "auto" and problem.device.type == "cuda" and not problem.is_dense)
-    return Apart(log_density) if apart else log_density
+    apart = chains == "apart" or (
+        chains == "auto" and problem.device.type == "cuda" and not problem.is_dense
+    )
+    return PerChain(log_density) if apart else log_density
 
 
 def estimated(problem: Problem, coreset: Coreset, prior: LogPrior, batch_size: int) -> LogDensity:
-    """An unbiased estimate, new at every stream: a random batch for each chain and a fresh augmentation, when there is one.
+    """An unbiased estimate, new at every stream: a random batch for each chain and a fresh
+    augmentation, when there is one.
 
-    Coresets up to `batch_size` are used whole. Batches are drawn with replacement, and their sum is scaled to that of all points.
+    Coresets up to `batch_size` are used whole. Batches are drawn with replacement, and their sum is
+    scaled to that of all points.
     """
     y, weight = _targets(problem, coreset), coreset.weight.to(problem.device, problem.dtype)
     whole = len(coreset) <= batch_size
-    x = problem.inputs(coreset.x) if whole else coreset.x.to(problem.device)  # a full training set stays as it is stored
+    x = (
+        problem.inputs(coreset.x) if whole else coreset.x.to(problem.device)
+    )  # a full training set stays as it is stored
     scale = 1.0 if whole else len(coreset) / batch_size
 
     def augmented(inputs: Tensor, rng: Rng) -> Tensor:
@@ -125,11 +153,17 @@ def estimated(problem: Problem, coreset: Coreset, prior: LogPrior, batch_size: i
         return problem.log_likelihood(theta, augmented(x, rng), y) @ weight + prior(theta)
 
     def on_batches(theta: Tensor, rng: Rng) -> Tensor:
-        index = rng("batch").integers(len(x), theta.shape[0], batch_size, device=x.device)  # (chains, batch)
+        index = rng("batch").integers(
+            len(x), theta.shape[0], batch_size, device=x.device
+        )  # (chains, batch)
         inputs = augmented(problem.inputs(x[index.flatten()]), rng)
         own = theta, inputs.view(*index.shape, *inputs.shape[1:]), y[index]
-        if x.is_cuda and not problem.is_dense:  # batched convolutions are slow there, and know one layout, which is not the network's
-            likelihood = torch.stack([problem.log_likelihood(*one) for one in zip(*own, strict=True)])
+        if (
+            x.is_cuda and not problem.is_dense
+        ):  # batched convolutions are slow there, and know one layout, which is not the network's
+            likelihood = torch.stack(
+                [problem.log_likelihood(*one) for one in zip(*own, strict=True)]
+            )
         else:
             likelihood = vmap(problem.log_likelihood)(*own)
         return scale * (weight[index] * likelihood).sum(-1) + prior(theta)

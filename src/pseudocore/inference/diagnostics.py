@@ -1,14 +1,19 @@
-r"""Have the chains mixed? R-hat, bulk and tail effective sample size of predictions and of weights (Vehtari et al. 2021).
+r"""Have the chains mixed? R-hat, bulk and tail effective sample size of predictions and of weights
+(Vehtari et al. 2021).
 
-With m split chains of n draws, between- and within-chain variances B and W of a quantity, autocorrelations $\hat\rho_t$ over all chains,
+With m split chains of n draws, between- and within-chain variances B and W of a quantity,
+autocorrelations $\hat\rho_t$ over all chains,
 
-$$ \hat R = \sqrt{\frac{\frac{n-1}{n} W + \frac1n B}{W}}, \qquad \mathrm{ESS} = \frac{mn}{-1 + 2\sum_{t} \hat P_t} \tag{3, 4, 10, 11} $$
+$$ \hat R = \sqrt{\frac{\frac{n-1}{n} W + \frac1n B}{W}}, \qquad \mathrm{ESS} = \frac{mn}{-1 +
+2\sum_{t} \hat P_t} \tag{3, 4, 10, 11} $$
 
-where the $\hat P_t = \hat\rho_{2t} + \hat\rho_{2t+1}$ are summed as long as they are positive and made to fall (Geyer 1992).
-R-hat and bulk ESS are of the draws' normal scores, tail ESS is of the indicators of the 5 % and 95 % quantiles.
+where the $\hat P_t = \hat\rho_{2t} + \hat\rho_{2t+1}$ are summed as long as they are positive and
+made to fall (Geyer 1992). R-hat and bulk ESS are of the draws' normal scores, tail ESS is of the
+indicators of the 5 % and 95 % quantiles.
 
-Functions identify, weights do not: hidden units can be exchanged without changing a prediction, so chains may agree on every
-prediction and on no weight. Warnings therefore go by the predictions; random projections of theta are given beside them.
+Functions identify, weights do not: hidden units can be exchanged without changing a prediction, so
+chains may agree on every prediction and on no weight. Warnings therefore go by the predictions;
+random projections of theta are given beside them.
 """
 
 import math
@@ -25,13 +30,13 @@ from pseudocore.inference.draws import Draws
 from pseudocore.inference.hmc import DIVERGENT
 from pseudocore.inference.predict import Predictive
 
-__all__ = ["Diagnosis", "Mixing", "diagnose", "ess_bulk", "ess_tail", "mixing", "of_all_seeds", "rhat", "warnings"]
-
 NUM_PROBES, NUM_PROJECTIONS = 32, 16
 FEWEST = 8
 """Draws a chain below which nothing can be said."""
 MIXED, ENOUGH = 1.05, 50.0
-"""R-hat above and ESS below which a warning is due. Vehtari et al. ask for 1.01 and 400 for quantities that are published to digits."""
+"""R-hat above and ESS below which a warning is due. Vehtari et al. ask for 1.01 and 400 for
+quantities that are published to digits.
+"""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -44,7 +49,9 @@ class Mixing(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """How far the draws can be trusted; `accept` and below are None for samplers without a Metropolis test."""
+    """How far the draws can be trusted; `accept` and below are None for samplers without a
+    Metropolis test.
+    """
 
     num_draws: int
     num_chains: int
@@ -63,21 +70,29 @@ class Diagnosis(NamedTuple):
 
 
 def rhat(values: Tensor) -> Tensor:
-    """The larger of R-hat of the normal scores and of their folded ones; values (draws, chains, ...) to (...)."""
+    """The larger of R-hat of the normal scores and of their folded ones; values (draws, chains,
+    ...) to (...).
+    """
     halves = _split(values)
     folded = (halves - _median(halves)).abs()
     return torch.maximum(_rhat(_scores(halves)), _rhat(_scores(folded)))
 
 
 def ess_bulk(values: Tensor) -> Tensor:
-    """Effective number of draws for the centre of the distribution; values (draws, chains, ...) to (...)."""
+    """Effective number of draws for the centre of the distribution; values (draws, chains, ...) to
+    (...).
+    """
     return _ess(_scores(_split(values)))
 
 
 def ess_tail(values: Tensor) -> Tensor:
-    """Effective number of draws for the 5 % and 95 % quantiles, the smaller of the two; values (draws, chains, ...) to (...)."""
+    """Effective number of draws for the 5 % and 95 % quantiles, the smaller of the two; values
+    (draws, chains, ...) to (...).
+    """
     flat = values.double().flatten(0, 1)
-    low, high = (_ess(_split((values <= torch.quantile(flat, q, dim=0)).double())) for q in (0.05, 0.95))
+    low, high = (
+        _ess(_split((values <= torch.quantile(flat, q, dim=0)).double())) for q in (0.05, 0.95)
+    )
     return torch.minimum(low, high)
 
 
@@ -85,19 +100,29 @@ def mixing(values: Tensor) -> Mixing:
     """The worst of several quantities (draws, chains, quantities); nan with fewer than eight draws."""
     if len(values) < FEWEST:
         return Mixing(math.nan, math.nan, math.nan)
-    return Mixing(float(rhat(values).max()), float(ess_bulk(values).min()), float(ess_tail(values).min()))
+    return Mixing(
+        float(rhat(values).max()), float(ess_bulk(values).min()), float(ess_tail(values).min())
+    )
 
 
 def diagnose(predictive: Predictive, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B008  frozen
-    """Look at the draws behind a predictive, one at a time: at what they predict for some training points, and at themselves."""
+    """Look at the draws behind a predictive, one at a time: at what they predict for some training
+    points, and at themselves.
+    """
     if isinstance(predictive.draws, Tensor):
-        raise ConfigError("only draws of chains can be diagnosed; these networks were trained one by one")
+        raise ConfigError(
+            "only draws of chains can be diagnosed; these networks were trained one by one"
+        )
     problem, draws = predictive.problem, cast(Draws, predictive.draws)
     probes = rng("probes").permutation(problem.num_train)[:NUM_PROBES]
     x, y = problem.data.train.x[probes], problem.data.train.y[probes]
     num_draws, (num_chains, num_parameters) = len(draws), draws[0].shape
-    at_labels = [log_probs.cpu().exp().gather(1, y[:, None]).squeeze(1) for log_probs in predictive.each(x)]
-    directions = rng("projections").normal(num_parameters, NUM_PROJECTIONS, device=draws[0].device, dtype=draws[0].dtype)
+    at_labels = [
+        log_probs.cpu().exp().gather(1, y[:, None]).squeeze(1) for log_probs in predictive.each(x)
+    ]
+    directions = rng("projections").normal(
+        num_parameters, NUM_PROJECTIONS, device=draws[0].device, dtype=draws[0].dtype
+    )
     projected = torch.stack([(draws[number] @ directions).cpu() for number in range(num_draws)])
     return Diagnosis(
         num_draws,
@@ -109,22 +134,32 @@ def diagnose(predictive: Predictive, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B
 
 
 def warnings(diagnosis: Diagnosis) -> list[str]:
-    """What a person should know before believing the predictions, in plain words; empty when there is nothing."""
+    """What a person should know before believing the predictions, in plain words; empty when there
+    is nothing.
+    """
     found = []
     r, bulk, _ = diagnosis.predictions
     total = diagnosis.num_draws * diagnosis.num_chains
     if diagnosis.num_draws < FEWEST:
-        found.append(f"{diagnosis.num_draws} draws a chain are too few to say whether it has mixed; keep at least {FEWEST} (num_draws)")
+        found.append(
+            f"{diagnosis.num_draws} draws a chain are too few to say whether it has mixed; keep at least {FEWEST} (num_draws)"
+        )
     if r > MIXED:
         found.append(
             f"the chains have not mixed: R-hat {r:.2f} on predictions; run longer (num_burn, num_draws) or take longer trajectories"
         )
     if bulk < ENOUGH:
-        found.append(f"the {total} draws are worth {bulk:.0f} independent ones on predictions; keep more (num_draws) or space them further")
+        found.append(
+            f"the {total} draws are worth {bulk:.0f} independent ones on predictions; keep more (num_draws) or space them further"
+        )
     if diagnosis.divergent:
-        found.append(f"{diagnosis.divergent} of {total} trajectories diverged; lower the step size or raise target_accept")
+        found.append(
+            f"{diagnosis.divergent} of {total} trajectories diverged; lower the step size or raise target_accept"
+        )
     if diagnosis.stuck:
-        found.append(f"{diagnosis.stuck} of {diagnosis.num_chains} chains accepted nothing; lower the step size or burn in for longer")
+        found.append(
+            f"{diagnosis.stuck} of {diagnosis.num_chains} chains accepted nothing; lower the step size or burn in for longer"
+        )
     if diagnosis.accept is not None and diagnosis.accept < 0.4:
         found.append(
             f"only {diagnosis.accept:.0%} of proposals were accepted; lower the step size, or burn in for longer so that it adapts"
@@ -133,29 +168,46 @@ def warnings(diagnosis: Diagnosis) -> list[str]:
 
 
 def of_all_seeds(diagnoses: Sequence[Diagnosis]) -> list[str]:
-    """The warnings of several fits, each kind once: its numbers from the least to the largest, and how many fits it is of."""
+    """The warnings of several fits, each kind once: its numbers from the least to the largest, and
+    how many fits it is of.
+    """
     kinds: dict[str, list[list[str]]] = {}
     for sentence in (sentence for found in diagnoses for sentence in warnings(found)):
         kinds.setdefault(_NUMBER.sub("{}", sentence), []).append(_NUMBER.findall(sentence))
     said = []
     for kind, numbers in kinds.items():
-        spans = [" to ".join(dict.fromkeys([min(column, key=float), max(column, key=float)])) for column in zip(*numbers, strict=True)]
-        said.append(kind.format(*spans) + (f" ({len(numbers)} of {len(diagnoses)} seeds)" if len(diagnoses) > 1 else ""))
+        spans = [
+            " to ".join(dict.fromkeys([min(column, key=float), max(column, key=float)]))
+            for column in zip(*numbers, strict=True)
+        ]
+        said.append(
+            kind.format(*spans)
+            + (f" ({len(numbers)} of {len(diagnoses)} seeds)" if len(diagnoses) > 1 else "")
+        )
     return said
 
 
 def _proposals(draws: Draws) -> tuple[float | None, int | None, int | None, float | None]:
     try:
-        accept, accepted, error = (draws.trace(name).double() for name in ("accept", "accepted", "energy_error"))
+        accept, accepted, error = (
+            draws.trace(name).double() for name in ("accept", "accepted", "energy_error")
+        )
     except KeyError:
         return None, None, None, None
     fine = error.abs() <= DIVERGENT
     size = float(error[fine].abs().mean()) if fine.any() else math.inf
-    return float(accept.mean()), int((accepted.sum(0) == 0).sum()), int((error > DIVERGENT).sum()), size
+    return (
+        float(accept.mean()),
+        int((accepted.sum(0) == 0).sum()),
+        int((error > DIVERGENT).sum()),
+        size,
+    )
 
 
 def _split(values: Tensor) -> Tensor:
-    """Halves of chains as chains of their own: (draws, chains, ...) to (draws // 2, 2 chains, ...); an odd middle draw is left out."""
+    """Halves of chains as chains of their own: (draws, chains, ...) to (draws // 2, 2 chains, ...);
+    an odd middle draw is left out.
+    """
     half = len(values) // 2
     return torch.cat([values[:half], values[len(values) - half :]], 1).double()
 
@@ -190,14 +242,19 @@ def _ess(values: Tensor) -> Tensor:
     pairs = rho[: n // 2 * 2].view(n // 2, 2, *rho.shape[1:]).sum(1)  # P_t
     positive = (pairs > 0).long().cumprod(0)
     positive[(n - 3) // 2 :] = 0  # the last lags have hardly any products behind them
-    # Beyond the last whole pair one more term is taken when it is positive: it halves the bias of stopping there.
-    next_term = rho[0 : n // 2 * 2 : 2].gather(0, positive.sum(0, keepdim=True)).squeeze(0).clamp_min(0)
+    # Beyond the last whole pair one more term is taken when it is positive: it halves the bias of
+    # stopping there.
+    next_term = (
+        rho[0 : n // 2 * 2 : 2].gather(0, positive.sum(0, keepdim=True)).squeeze(0).clamp_min(0)
+    )
     tau = -1 + 2 * (pairs.cummin(0).values * positive).sum(0) + next_term
     return torch.where(total > 0, m * n / tau.clamp_min(1 / math.log10(m * n)), float(m * n))
 
 
 def _autocovariance(values: Tensor) -> Tensor:
-    """Of each chain at every lag, (draws, chains, ...), each divided by the number of draws; by Fourier transform."""
+    """Of each chain at every lag, (draws, chains, ...), each divided by the number of draws; by
+    Fourier transform.
+    """
     n = len(values)
     spectrum = torch.fft.rfft(values - values.mean(0), n=2 * n, dim=0)
     products: Tensor = torch.fft.irfft(spectrum.abs().square(), n=2 * n, dim=0)[:n]

@@ -1,7 +1,7 @@
 """Where draws go as a chain makes them: a protocol, and the memory that follows it.
 
-A draw is theta (chains, parameters) and a few numbers a chain (log-density, acceptance). `store.draws.DrawsFolder` is the same on disk, for
-networks whose draws outgrow memory.
+A draw is theta (chains, parameters) and a few numbers a chain (log-density, acceptance).
+`store.draws.DrawsFolder` is the same on disk, for networks whose draws outgrow memory.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,18 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, RunError
 
-__all__ = ["Draws", "MemoryDraws"]
-
 
 class Draws(Protocol):
-    """An ordered, growing collection of draws. Iterating yields thetas (chains, parameters) one at a time."""
+    """An ordered, growing collection of draws. Iterating yields thetas (chains, parameters) one at
+    a time.
+    """
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Tensor: ...
     def reserve(self, num_draws: int, num_bytes: int) -> None:
-        """Told before the first draw how many will come and how large each is; refuses what cannot be held."""
+        """Told before the first draw how many will come and how large each is; refuses what cannot
+        be held.
+        """
 
     def append(self, theta: Tensor, traces: Mapping[str, Tensor]) -> None:
         """Keep a copy of a draw and of the numbers (chains,) that go with it."""
@@ -61,7 +63,9 @@ class MemoryDraws:
 
     def truncate(self, num_draws: int) -> None:
         if num_draws > len(self):
-            raise RunError(f"the chain had made {num_draws} draws at its checkpoint, but only {len(self)} are here; start it again")
+            raise RunError(
+                f"the chain had made {num_draws} draws at its checkpoint, but only {len(self)} are here; start it again"
+            )
         del self._thetas[num_draws:], self._traces[num_draws:]
 
     def trace(self, name: str) -> Tensor:

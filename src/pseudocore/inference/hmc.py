@@ -1,9 +1,11 @@
 r"""Hamiltonian Monte Carlo (Neal 2011; Algorithm 2 of Kim et al. 2022), several chains at once.
 
-$$ H(\theta, r) = -\tfrac1T \log\pi(\theta \mid S) + \tfrac{1}{2\sigma_r^2}\lVert r\rVert^2, \qquad r \sim \mathcal N(0, \sigma_r^2 I) $$
+$$ H(\theta, r) = -\tfrac1T \log\pi(\theta \mid S) + \tfrac{1}{2\sigma_r^2}\lVert r\rVert^2, \qquad
+r \sim \mathcal N(0, \sigma_r^2 I) $$
 
-A proposal is `num_leapfrog` steps of size $\varepsilon$ along $\dot\theta = r/\sigma_r^2$, $\dot r = -\partial_\theta H$, taken with
-probability $\min(1, e^{H(\theta, r) - H(\hat\theta, \hat r)})$: momentum, mass and Metropolis test are those of one energy.
+A proposal is `num_leapfrog` steps of size $\varepsilon$ along $\dot\theta = r/\sigma_r^2$, $\dot r
+= -\partial_\theta H$, taken with probability $\min(1, e^{H(\theta, r) - H(\hat\theta, \hat r)})$:
+momentum, mass and Metropolis test are those of one energy.
 
 | Kim et al. | here |
 |---|---|
@@ -15,17 +17,20 @@ probability $\min(1, e^{H(\theta, r) - H(\hat\theta, \hat r)})$: momentum, mass 
 Cost: `num_leapfrog` gradients on the whole coreset a draw and chain.
 
 Deviations:
-1. The step size is adapted during burn-in (`step_size.py`), if that is 10 draws or more; `target_accept` = 0 keeps it fixed, as published.
-2. Every trajectory's step size varies by ±`jitter`, which breaks resonance with the posterior's own periods; 0 as published.
-3. Parameters move in units of 1/√(fan-in) of their layer (`mass` = fan-in): the same posterior, whose layers then have the same stiffness;
-   `mass` = equal as published.
-4. Algorithm 2 prints the Metropolis ratio upside down, $e^{H(\hat\theta, \hat r) - H(\theta, r)}$. The authors ran it with the
-   potential the right way and the kinetic energy the wrong way round; `flip_kinetic` does so. It does not sample the posterior
-   (N(0, 1) comes out with variance 0.34).
-5. The authors draw momentum with scale $\sigma_r$ but move and test with unit mass; `mismatched_momentum` does so.
+1. The step size is adapted during burn-in (`step_size.py`), if that is 10 draws or more;
+   `target_accept` = 0 keeps it fixed, as published.
+2. Every trajectory's step size varies by ±`jitter`, which breaks resonance with the posterior's own
+   periods; 0 as published.
+3. Parameters move in units of 1/√(fan-in) of their layer (`mass` = fan-in): the same posterior,
+   whose layers then have the same stiffness; `mass` = equal as published.
+4. Algorithm 2 prints the Metropolis ratio upside down, $e^{H(\hat\theta, \hat r) - H(\theta, r)}$.
+   The authors ran it with the potential the right way and the kinetic energy the wrong way round;
+   `flip_kinetic` does so. It does not sample the posterior (N(0, 1) comes out with variance 0.34).
+5. The authors draw momentum with scale $\sigma_r$ but move and test with unit mass;
+   `mismatched_momentum` does so.
 6. The authors' prior norm is unsquared: `prior` = unsquared (`density.py`).
-7. Temperature and scale of the prior are chosen (`choose.py`) unless told, and the prior is scaled by fan-in; as published 1, a fixed λ and
-   isotropic.
+7. Temperature and scale of the prior are chosen (`choose.py`) unless told, and the prior is scaled
+   by fan-in; as published 1, a fixed λ and isotropic.
 """
 
 from collections.abc import Callable
@@ -47,8 +52,6 @@ from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
 from pseudocore.inference.step_size import Adaptation, adapt, begin
 
-__all__ = ["DIVERGENT", "HMC", "USUAL", "Climb", "leapfrog"]
-
 DIVERGENT = 1000.0
 """Energy error of a trajectory that has left the level set it should stay on."""
 
@@ -56,11 +59,14 @@ FEWEST = 10
 """Burnt draws below which a step size cannot be adapted: the first few only swing around it."""
 
 Climb = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Thetas (chains, parameters) to the gradient of the log-density there, and the log-density (chains,)."""
+"""Thetas (chains, parameters) to the gradient of the log-density there, and the log-density
+(chains,).
+"""
 
 
 USUAL = ((0.1, 8.0), (0.001, 2.0), (0.001, 4.0), (0.001, 8.0))
-"""Temperature and scale of the prior to choose from, by the study in docs/inference.md; the first where the coreset is all there is, so
+"""Temperature and scale of the prior to choose from, by the study in docs/inference.md; the first
+where the coreset is all there is, so
 that nothing is left to choose on."""
 
 
@@ -94,21 +100,26 @@ class HMC(ChainSettings):
     num_chains: Count = 4
     """Chains, each from its own start."""
     temperature: Annotated[float | None, Range(above=0)] = None
-    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior. Unless told, .1 or .001, chosen by short chains scored
+    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior. Unless told,
+    .1 or .001, chosen by short chains scored
     on held-out training points."""
     prior_scale: Annotated[float | None, Range(above=0)] = None
-    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the parameters themselves. Unless told, 8 at
+    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the
+    parameters themselves. Unless told, 8 at
     .1, and 2, 4 or 8 at .001."""
     num_leapfrog: Count = 10
     """Leapfrog steps a proposal."""
     step_size: Positive = 0.05
-    """Leapfrog step size at temperature 1; the first guess when it is adapted. At T it is √T of that, as the posterior is √T as wide."""
+    """Leapfrog step size at temperature 1; the first guess when it is adapted. At T it is √T of
+    that, as the posterior is √T as wide.
+    """
     target_accept: Fraction = 0.8
     """Acceptance rate that burn-in adapts the step size to; 0 keeps the step size fixed."""
     jitter: Fraction = 0.1
     """Every trajectory's step size is drawn within this share of the adapted one."""
     mass: Literal["fan-in", "equal"] = "fan-in"
-    """Whether parameters move in units of one over the root of their layer's fan-in, or all alike."""
+    """Whether parameters move in units of one over the root of their layer's fan-in, or all alike.
+    """
     momentum_scale: Positive = 1.0
     """Standard deviation of the momentum in those units; its square is the mass."""
     flip_kinetic: bool = False
@@ -120,16 +131,29 @@ class HMC(ChainSettings):
         """`log_density` must be the same function at every call."""
         gradient, value = self._climb(log_density, rng)(theta)
         adaptation = begin(self.step_size * self._heat**0.5, value)
-        return State(theta, value, gradient, torch.zeros((), dtype=theta.dtype, device=theta.device), adaptation)
+        return State(
+            theta,
+            value,
+            gradient,
+            torch.zeros((), dtype=theta.dtype, device=theta.device),
+            adaptation,
+        )
 
     def step(self, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
-        climb, mass = self._climb(log_density, rng), 1.0 if self.mismatched_momentum else self.momentum_scale**2
+        climb, mass = (
+            self._climb(log_density, rng),
+            1.0 if self.mismatched_momentum else self.momentum_scale**2,
+        )
         like: Any = {"device": state.theta.device, "dtype": state.theta.dtype}
         momentum = self.momentum_scale * rng("momentum").normal(*state.theta.shape, **like)
         uniform = 2 * rng("jitter").uniform(len(state.theta), **like) - 1
         step_size = state.adaptation.log_step.exp() * (1 + self.jitter * uniform)
-        theta, after, gradient, value = leapfrog(climb, state.theta, momentum, state.gradient, step_size, self.num_leapfrog, mass)
-        kinetic = (after.square().sum(-1) - momentum.square().sum(-1)) / (2 * mass)  # K after − K before
+        theta, after, gradient, value = leapfrog(
+            climb, state.theta, momentum, state.gradient, step_size, self.num_leapfrog, mass
+        )
+        kinetic = (after.square().sum(-1) - momentum.square().sum(-1)) / (
+            2 * mass
+        )  # K after − K before
         energy_error = state.log_density - value + (-kinetic if self.flip_kinetic else kinetic)
         accept = (-energy_error).exp().clamp(max=1).nan_to_num(0.0)
         accepted = rng("accept").uniform(len(theta), **like) < accept
@@ -138,26 +162,49 @@ class HMC(ChainSettings):
             adaptation = self._adapted(adaptation, accept, step)
         wide = accepted.unsqueeze(-1)
         here = torch.where(accepted, value, state.log_density)
-        new = State(torch.where(wide, theta, state.theta), here, torch.where(wide, gradient, state.gradient), step, adaptation)
-        return new, Info(here, accept, accepted.to(value), energy_error.nan_to_num(torch.inf), step_size)
+        new = State(
+            torch.where(wide, theta, state.theta),
+            here,
+            torch.where(wide, gradient, state.gradient),
+            step,
+            adaptation,
+        )
+        return new, Info(
+            here, accept, accepted.to(value), energy_error.nan_to_num(torch.inf), step_size
+        )
 
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predictive:
         return self.sample(problem, coreset, rng)
 
     def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
         """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
-        if (self.temperature is None or self.prior_scale is None) and len(coreset) < problem.num_train:
+        if (self.temperature is None or self.prior_scale is None) and len(
+            coreset
+        ) < problem.num_train:
             return by_split(self, self._settings_to_try(), problem, coreset, rng, **options)
         units = Units.of(problem) if self.mass == "fan-in" else None
-        return sample(self, self.log_density(problem, coreset, rng), problem, coreset, rng, units=units, **options)
+        return sample(
+            self,
+            self.log_density(problem, coreset, rng),
+            problem,
+            coreset,
+            rng,
+            units=units,
+            **options,
+        )
 
     def log_density(self, problem: Problem, coreset: Coreset, rng: Rng) -> LogDensity:
-        prior = density.log_prior(problem, self.prior, self.prior_scale or USUAL[0][1], len(coreset))
+        prior = density.log_prior(
+            problem, self.prior, self.prior_scale or USUAL[0][1], len(coreset)
+        )
         return density.exact(problem, coreset, prior, rng("copies"))
 
     def _settings_to_try(self) -> list[dict[str, float]]:
         """The usual ones, with what was told in its place."""
-        pairs = dict.fromkeys((self.temperature or temperature, self.prior_scale or scale) for temperature, scale in USUAL)
+        pairs = dict.fromkeys(
+            (self.temperature or temperature, self.prior_scale or scale)
+            for temperature, scale in USUAL
+        )
         return [{"temperature": temperature, "prior_scale": scale} for temperature, scale in pairs]
 
     @property
@@ -169,10 +216,12 @@ class HMC(ChainSettings):
         if accepted.any():
             return None
         last = float(step_size.mean()) / self._heat**0.5
-        way_out = f"try {last / 10:.1g}" if self.target_accept == 0 else f"try a first guess of {last / 10:.1g} and a longer num_burn"
-        return (
-            f"every one of {accepted.numel()} proposals was rejected: a step size of {last:.3g} is too long for this posterior; {way_out}"
+        way_out = (
+            f"try {last / 10:.1g}"
+            if self.target_accept == 0
+            else f"try a first guess of {last / 10:.1g} and a longer num_burn"
         )
+        return f"every one of {accepted.numel()} proposals was rejected: a step size of {last:.3g} is too long for this posterior; {way_out}"
 
     def on_divergence(self) -> str:
         if self.init_scale is None:
@@ -186,14 +235,29 @@ class HMC(ChainSettings):
     def _adapted(self, adaptation: Adaptation, accept: Tensor, step: Tensor) -> Adaptation:
         """Adapt while burning in; from the last burnt draw on, the average."""
         new = adapt(adaptation, accept, step, self.target_accept)
-        new = new._replace(log_step=torch.where(step < self.num_burn, new.log_step, new.log_average))
-        return Adaptation(*(torch.where(step <= self.num_burn, *pair) for pair in zip(new, adaptation, strict=True)))
+        new = new._replace(
+            log_step=torch.where(step < self.num_burn, new.log_step, new.log_average)
+        )
+        return Adaptation(
+            *(
+                torch.where(step <= self.num_burn, *pair)
+                for pair in zip(new, adaptation, strict=True)
+            )
+        )
 
 
 def leapfrog(
-    climb: Climb, theta: Tensor, momentum: Tensor, gradient: Tensor, step_size: Tensor, num_steps: int, mass: float = 1.0
+    climb: Climb,
+    theta: Tensor,
+    momentum: Tensor,
+    gradient: Tensor,
+    step_size: Tensor,
+    num_steps: int,
+    mass: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Theta, momentum, gradient and log-density after `num_steps` steps of size (chains,); reversible and volume-preserving."""
+    """Theta, momentum, gradient and log-density after `num_steps` steps of size (chains,);
+    reversible and volume-preserving.
+    """
     size = step_size.unsqueeze(-1)
     momentum = momentum + size / 2 * gradient
     for number in range(num_steps):

@@ -1,14 +1,18 @@
-r"""Stochastic gradient Langevin dynamics (Welling & Teh 2011): mini-batch gradients and noise of matching size.
+r"""Stochastic gradient Langevin dynamics (Welling & Teh 2011): mini-batch gradients and noise of
+matching size.
 
-$$ \theta \leftarrow \theta + \tfrac\varepsilon2 \nabla_\theta \log\hat\pi(\theta) + \mathcal N(0, \varepsilon T) $$
+$$ \theta \leftarrow \theta + \tfrac\varepsilon2 \nabla_\theta \log\hat\pi(\theta) + \mathcal N(0,
+\varepsilon T) $$
 
-$\log\hat\pi$ is an unbiased estimate of the log-posterior from a batch (`density.estimated`). There is no Metropolis test, so
-draws are off by the batches' noise and by $O(\varepsilon)$: on a Gaussian of precision κ the variance is $T / \kappa(1 -
+$\log\hat\pi$ is an unbiased estimate of the log-posterior from a batch (`density.estimated`). There
+is no Metropolis test, so draws are off by the batches' noise and by $O(\varepsilon)$: on a Gaussian
+of precision κ the variance is $T / \kappa(1 -
 \varepsilon\kappa/4)$ and not $T/\kappa$.
 
 Cost: `num_inner` gradients on at most `batch_size` points a draw and chain.
 
-Deviations: the step size is constant; Welling & Teh let it fall, which trades the bias above for slower mixing.
+Deviations: the step size is constant; Welling & Teh let it fall, which trades the bias above for
+slower mixing.
 """
 
 from dataclasses import dataclass, replace
@@ -27,10 +31,10 @@ from pseudocore.inference.choose import by_split
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
 
-__all__ = ["SGLD"]
-
 RELATIVE = 0.02
-"""Default step size times the coreset's total weight: curvature grows with the weight, and so must the step size shrink."""
+"""Default step size times the coreset's total weight: curvature grows with the weight, and so must
+the step size shrink.
+"""
 
 
 class State(NamedTuple):
@@ -52,11 +56,13 @@ class SGLD(StochasticSettings):
     num_inner: Count = 20
     """Gradient steps between draws."""
     step_size: Annotated[float | None, Range(above=0)] = None
-    """Step size on the summed log-posterior; unless told, 0.02 over the total weight of the coreset."""
+    """Step size on the summed log-posterior; unless told, 0.02 over the total weight of the
+    coreset.
+    """
     batch_size: Count = 256
     """Points per step and chain; coresets up to this size are used whole."""
 
-    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:  # noqa: ARG002
+    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:
         return State(theta)
 
     def step(self, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
@@ -76,15 +82,16 @@ class SGLD(StochasticSettings):
         if settings := self.settings_to_try():
             return by_split(self, settings, problem, coreset, rng, **options)
         log_density = density.estimated(
-            problem, coreset, density.log_prior(problem, self.prior, self.prior_scale, len(coreset)), self.batch_size
+            problem,
+            coreset,
+            density.log_prior(problem, self.prior, self.prior_scale, len(coreset)),
+            self.batch_size,
         )
         scaled = replace(self, step_size=self.step_size or RELATIVE / float(coreset.weight.sum()))
         return sample(scaled, log_density, problem, coreset, rng, **options)
 
-    def advice(self, draws: Draws) -> str | None:  # noqa: ARG002  (nothing is rejected)
+    def advice(self, draws: Draws) -> str | None:
         return None
 
     def on_divergence(self) -> str:
-        return (
-            f"a step size of {self.step_size or RELATIVE:.3g} is too long for this posterior, try {(self.step_size or RELATIVE) / 10:.1g}"
-        )
+        return f"a step size of {self.step_size or RELATIVE:.3g} is too long for this posterior, try {(self.step_size or RELATIVE) / 10:.1g}"

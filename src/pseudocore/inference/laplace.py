@@ -1,37 +1,44 @@
-r"""Laplace's approximation on the last layer (MacKay 1992; Daxberger et al. 2021): a trained network under a Gaussian over its head.
+r"""Laplace's approximation on the last layer (MacKay 1992; Daxberger et al. 2021): a trained
+network under a Gaussian over its head.
 
-The network is trained to the mode of the log-posterior by Adam. With features $\phi_m$ (a 1 appended for the bias), class probabilities
-$p_m$ there and prior precision $\delta$ of the head, the negative Hessian in the head's weights is exactly
+The network is trained to the mode of the log-posterior by Adam. With features $\phi_m$ (a 1
+appended for the bias), class probabilities $p_m$ there and prior precision $\delta$ of the head,
+the negative Hessian in the head's weights is exactly
 
 $$ H = \sum_m w_m \left(\operatorname{diag} p_m - p_m p_m^\top\right) \otimes \phi_m\phi_m^\top + \delta I, \qquad
    \Sigma = T H^{-1}, \qquad f(x) \sim \mathcal N\left(\hat f(x),\; J_x \Sigma J_x^\top\right), \quad J_x = I_k \otimes \phi(x)^\top $$
 
-since the head is linear. With $L = \operatorname{diag}\sqrt p - p\sqrt p^\top$ we have $\operatorname{diag} p - pp^\top = LL^\top$, so that
-$H = U^\top U + \delta I$ with one row of $U$ a point and class, and nothing of the head's own size need be built:
+since the head is linear. With $L = \operatorname{diag}\sqrt p - p\sqrt p^\top$ we have
+$\operatorname{diag} p - pp^\top = LL^\top$, so that $H = U^\top U + \delta I$ with one row of $U$ a
+point and class, and nothing of the head's own size need be built:
 
 $$ J_x H^{-1} J_x^\top = \delta^{-1}\left(\lVert\phi\rVert^2 I_k - K_x^\top (\delta I + UU^\top)^{-1} K_x\right), \qquad
    (UU^\top)_{ma, nb} = \phi_m^\top\phi_n (L_m^\top L_n)_{ab}, \; (K_x)_{ma, c} = \phi_m^\top\phi(x) (L_m)_{ca} $$
 
-Predictions: `probit` is $\operatorname{softmax}(\hat f_c / \sqrt{1 + \frac\pi8 v_c})$ with the variances $v_c$; `mc` averages softmax over
-draws of the logits. The algebra is in float64 whatever the network is in.
+Predictions: `probit` is $\operatorname{softmax}(\hat f_c / \sqrt{1 + \frac\pi8 v_c})$ with the
+variances $v_c$; `mc` averages softmax over draws of the logits. The algebra is in float64 whatever
+the network is in.
 
-Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor of Mk × Mk for M points and k classes.
+Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor of Mk × Mk for M
+points and k classes.
 
 Deviations:
-1. Exact in the last layer, with all correlations between classes; no Kronecker factors, no diagonal.
-2. With `choose_prior` = marginal the last layer's prior precision maximises the Laplace evidence (`evidence.py`) after the network
-   was trained under `prior_scale`; the network is not trained again.
-3. Temperature and prior are those of the samplers: $\Sigma$ is that of the posterior to the power 1/T, whose mode does not depend on T.
+1. Exact in the last layer, with all correlations between classes; no Kronecker factors, no
+   diagonal.
+2. With `choose_prior` = marginal the last layer's prior precision maximises the Laplace evidence
+   (`evidence.py`) after the network was trained under `prior_scale`; the network is not trained
+   again.
+3. Temperature and prior are those of the samplers: $\Sigma$ is that of the posterior to the power
+   1/T, whose mode does not depend on T.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.compile import Stepper
 from pseudocore.core.config import Count, Positive
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
@@ -41,10 +48,9 @@ from pseudocore.core.types import Coreset, Predict
 from pseudocore.inference import density
 from pseudocore.inference.evidence import best_precision
 from pseudocore.inference.predict import Settled
-from pseudocore.parts.adam import Moments, adam, cosine
-from pseudocore.parts.adam import start as start_moments
-
-__all__ = ["HeadPosterior", "Laplace", "logit_covariance"]
+from pseudocore.runtime.steps import StepRunner
+from pseudocore.training.optimisers import Moments, adam, cosine
+from pseudocore.training.optimisers import start as start_moments
 
 LARGEST = 10_000
 """Rows of the largest matrix that is factored: points times classes."""
@@ -82,9 +88,13 @@ class Laplace:
     prior: Literal["isotropic", "fan-in"] = "fan-in"
     """Gaussian on all parameters alike, or by each layer's fan-in."""
     prior_scale: Positive = 50.0
-    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the parameters themselves."""
+    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the
+    parameters themselves.
+    """
     choose_prior: Literal["given", "marginal"] = "given"
-    """Whether prior_scale is the last layer's too, or that one has the scale of the largest marginal likelihood, given the network."""
+    """Whether prior_scale is the last layer's too, or that one has the scale of the largest
+    marginal likelihood, given the network.
+    """
     predictive: Literal["probit", "mc"] = "probit"
     """From Gaussian logits to probabilities: in closed form, or as an average over num_draws."""
     num_draws: Count = 100
@@ -92,17 +102,24 @@ class Laplace:
 
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
         posterior = self.posterior(problem, coreset, rng)
-        noise = rng("draws").normal(self.num_draws, problem.num_classes, device=problem.device, dtype=torch.float64)
+        noise = rng("draws").normal(
+            self.num_draws, problem.num_classes, device=problem.device, dtype=torch.float64
+        )
 
         @torch.no_grad()
         def predict(raw: Tensor) -> Tensor:
             mean, covariance = logit_covariance(problem, posterior, problem.asked_inputs(raw))
             if self.predictive == "probit":
                 variance = self.temperature * covariance.diagonal(dim1=1, dim2=2)
-                return (mean * (1 + math.pi / 8 * variance).rsqrt()).log_softmax(1).to(problem.dtype)
+                return (
+                    (mean * (1 + math.pi / 8 * variance).rsqrt()).log_softmax(1).to(problem.dtype)
+                )
             root = _root(self.temperature * covariance)
-            # The same noise for every point, so that a prediction does not depend on its place in a batch.
-            log_probs = (mean + (noise[:, None, None] @ root.mT).squeeze(2)).log_softmax(-1)  # (draws, n, classes)
+            # The same noise for every point, so that a prediction does not depend on its place in a
+            # batch.
+            log_probs = (mean + (noise[:, None, None] @ root.mT).squeeze(2)).log_softmax(
+                -1
+            )  # (draws, n, classes)
             return (log_probs.logsumexp(0) - math.log(self.num_draws)).to(problem.dtype)
 
         if self.choose_prior == "given":
@@ -121,9 +138,13 @@ class Laplace:
             statistics = problem.model.statistics(theta, x) or None
             features, logits = _features_and_logits(problem, theta, x, statistics)
             p = logits.softmax(1)
-            roots = p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]  # L (M, classes, classes)
+            roots = (
+                p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]
+            )  # L (M, classes, classes)
             roots = coreset.weight.to(p).sqrt()[:, None, None] * roots
-            gram = torch.einsum("mn,mca,ncb->manb", features @ features.mT, roots, roots).reshape(size, size)
+            gram = torch.einsum("mn,mca,ncb->manb", features @ features.mT, roots, roots).reshape(
+                size, size
+            )
             precision = self._head_precision(problem, theta, gram)
             identity = torch.eye(size, device=gram.device, dtype=gram.dtype)
             root, failed = torch.linalg.cholesky_ex(gram + precision * identity)
@@ -136,7 +157,9 @@ class Laplace:
         return HeadPosterior(theta, statistics, features, roots, factor, precision)
 
     def _mode(self, problem: Problem, coreset: Coreset, rng: Rng) -> Tensor:
-        """Adam up the log-posterior divided by the total weight, which leaves its step size its usual meaning."""
+        """Adam up the log-posterior divided by the total weight, which leaves its step size its
+        usual meaning.
+        """
         log_prior = density.log_prior(problem, self.prior, self.prior_scale, len(coreset))
         log_density = density.estimated(problem, coreset, log_prior, self.batch_size)
 
@@ -147,16 +170,22 @@ class Laplace:
             return Training(state.theta - change, moments), None
 
         theta = problem.model.init(rng("theta"), num=1, device=problem.device, dtype=problem.dtype)
-        state, step_once = Training(theta, start_moments(theta)), Stepper(step, problem)
+        state, step_once = Training(theta, start_moments(theta)), StepRunner(step, problem)
         for number in range(self.num_steps):
             state, _ = step_once(state, rng("step", number))
         return state.theta[0].clone()
 
     def _head_precision(self, problem: Problem, theta: Tensor, gram: Tensor) -> float:
         if self.choose_prior == "marginal":
-            weight, bias = cast(Any, problem.model).head(theta.double())
-            return best_precision(torch.linalg.eigvalsh(gram), float(weight.square().sum() + bias.square().sum()), self.temperature)
-        return self._fan_in(problem) / self.prior_scale / self.prior_scale  # a huge scale squared by ** would raise
+            weight, bias = problem.model.head(theta.double())
+            return best_precision(
+                torch.linalg.eigvalsh(gram),
+                float(weight.square().sum() + bias.square().sum()),
+                self.temperature,
+            )
+        return (
+            self._fan_in(problem) / self.prior_scale / self.prior_scale
+        )  # a huge scale squared by ** would raise
 
     def _scale(self, problem: Problem, precision: float) -> float:
         return math.sqrt(self._fan_in(problem) / precision)
@@ -165,20 +194,34 @@ class Laplace:
         return problem.model.num_features if self.prior == "fan-in" else 1
 
 
-def logit_covariance(problem: Problem, posterior: HeadPosterior, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (n, classes) and covariance (n, classes, classes) of the logits at network inputs, at temperature 1, in float64."""
+def logit_covariance(
+    problem: Problem, posterior: HeadPosterior, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean (n, classes) and covariance (n, classes, classes) of the logits at network inputs, at
+    temperature 1, in float64.
+    """
     features, mean = _features_and_logits(problem, posterior.theta, x, posterior.statistics)
-    cross = torch.einsum("nm,mca->nmac", features @ posterior.features.mT, posterior.roots).flatten(1, 2)  # K_x (n, M k, classes)
+    cross = torch.einsum("nm,mca->nmac", features @ posterior.features.mT, posterior.roots).flatten(
+        1, 2
+    )  # K_x (n, M k, classes)
     explained = posterior.factor @ cross
     identity = torch.eye(mean.shape[1], device=mean.device, dtype=mean.dtype)
-    return mean, (features.square().sum(1)[:, None, None] * identity - explained.mT @ explained) / posterior.precision
+    return mean, (
+        features.square().sum(1)[:, None, None] * identity - explained.mT @ explained
+    ) / posterior.precision
 
 
-def _features_and_logits(problem: Problem, theta: Tensor, x: Tensor, statistics: dict[str, Tensor] | None) -> tuple[Tensor, Tensor]:
-    """Features with a 1 appended (n, h + 1), and what the head makes of them (n, classes), in float64."""
+def _features_and_logits(
+    problem: Problem, theta: Tensor, x: Tensor, statistics: dict[str, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """Features with a 1 appended (n, h + 1), and what the head makes of them (n, classes), in
+    float64.
+    """
     features = problem.model.features(theta, x, statistics).double()
-    weight, bias = cast(Any, problem.model).head(theta.double())
-    return torch.cat([features, features.new_ones(len(features), 1)], 1), features @ weight.mT + bias
+    weight, bias = problem.model.head(theta.double())
+    return torch.cat(
+        [features, features.new_ones(len(features), 1)], 1
+    ), features @ weight.mT + bias
 
 
 def _root(covariance: Tensor) -> Tensor:

@@ -3,8 +3,8 @@ r"""Bayesian model averages over draws, one draw and one test batch at a time.
 $$ \log \bar p(y \mid x) = \log \frac1D \sum_{d=1}^{D} p(y \mid x, \theta_d), \qquad
    H[\bar p] = \frac1D \sum_d H[p_d] + I(y; \theta) $$
 
-The entropy of the average is the draws' mean entropy and the mutual information of label and theta. Only running sums (n,
-classes) are held, never draws × test × classes. Entropies are in nats."""
+The entropy of the average is the draws' mean entropy and the mutual information of label and theta.
+Only running sums (n, classes) are held, never draws × test × classes. Entropies are in nats."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ from torch import Tensor
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import Predict
 
-__all__ = ["Predictive", "Settled", "Thetas", "Uncertainty", "averaged"]
-
 
 class Thetas(Protocol):
-    """Draws by number: a tensor (draws, parameters), or anything whose entries are thetas (parameters,) or (chains, parameters)."""
+    """Draws by number: a tensor (draws, parameters), or anything whose entries are thetas
+    (parameters,) or (chains, parameters).
+    """
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Tensor: ...
@@ -38,12 +38,16 @@ class Uncertainty(NamedTuple):
 
 
 class Predictive:
-    """The predictions of a set of draws, averaged as probabilities: a `Predict` that also tells what it does not know."""
+    """The predictions of a set of draws, averaged as probabilities: a `Predict` that also tells
+    what it does not know.
+    """
 
     def __init__(self, problem: Problem, draws: Thetas, x: Tensor, *, rough: bool = False) -> None:
         self.problem = problem
         self.rough = rough
-        """Whether passes may be in the problem's reduced precision, which is enough for an accuracy."""
+        """Whether passes may be in the problem's reduced precision, which is enough for an
+        accuracy.
+        """
         self.draws = draws
         self.chosen: Mapping[str, float] = {}
         """Settings that were chosen on the way, by name."""
@@ -62,7 +66,9 @@ class Predictive:
         """Entropy of the average, and how much of it the draws' disagreement makes up; (n,) each."""
         mean, expected = self._mean(raw, entropies=True)
         entropy = _entropy(mean)
-        return Uncertainty(entropy, (entropy - expected).clamp_min(0))  # at rounding only: the mean of concave H is below H of the mean
+        return Uncertainty(
+            entropy, (entropy - expected).clamp_min(0)
+        )  # at rounding only: the mean of concave H is below H of the mean
 
     @torch.no_grad()
     def each(self, raw: Tensor) -> Iterator[Tensor]:
@@ -89,9 +95,13 @@ class Predictive:
         return total - math.log(num), expected / num
 
     def _statistics_of(self, number: int, thetas: Tensor) -> list[dict[str, Tensor] | None]:
-        """Batch-norm statistics of the points the draws were fitted on, kept once known; None for other norms."""
+        """Batch-norm statistics of the points the draws were fitted on, kept once known; None for
+        other norms.
+        """
         if number not in self._statistics:
-            self._statistics[number] = [self.problem.model.statistics(theta, self._x) or None for theta in thetas]
+            self._statistics[number] = [
+                self.problem.model.statistics(theta, self._x) or None for theta in thetas
+            ]
         return self._statistics[number]
 
 
@@ -107,9 +117,11 @@ class Settled:
 
 
 def averaged(problem: Problem, thetas: Thetas, x: Tensor, *, rough: bool = False) -> Predictive:
-    """BMA over draws: log of the mean over draws of p(y | x, theta); `rough`, where only accuracy is asked for.
+    """BMA over draws: log of the mean over draws of p(y | x, theta); `rough`, where only accuracy
+    is asked for.
 
-    `x` are the network inputs the draws were fitted on; batch-norm networks take their statistics from them.
+    `x` are the network inputs the draws were fitted on; batch-norm networks take their statistics
+    from them.
     """
     return Predictive(problem, thetas, x, rough=rough)
 

@@ -1,13 +1,16 @@
-r"""Stochastic gradient Hamiltonian Monte Carlo (Chen et al. 2014), and its altered form for a coreset (Kim et al. 2022, Algorithm 3).
+r"""Stochastic gradient Hamiltonian Monte Carlo (Chen et al. 2014), and its altered form for a
+coreset (Kim et al. 2022, Algorithm 3).
 
 $$ \theta \leftarrow \theta + \varepsilon r, \qquad
    r \leftarrow (1 - \alpha) r + \varepsilon \nabla_\theta \log\hat\pi(\theta) + \mathcal N(0, 2\alpha T) $$
 
-Friction $\alpha$ and noise $2\alpha T$ balance, so that the posterior to the power $1/T$ is left invariant up to
-$O(\varepsilon^2)$, $O(\alpha)$ and the noise of the estimate; there is no Metropolis test. With $v = \varepsilon r$ and $\eta =
+Friction $\alpha$ and noise $2\alpha T$ balance, so that the posterior to the power $1/T$ is left
+invariant up to $O(\varepsilon^2)$, $O(\alpha)$ and the noise of the estimate; there is no
+Metropolis test. With $v = \varepsilon r$ and $\eta =
 \varepsilon^2$ this is Eq. (15) of Chen et al.
 
-`sghmc` estimates $\log\pi$ on a random batch; `a-sghmc` holds the whole coreset and takes a fresh augmentation at every step.
+`sghmc` estimates $\log\pi$ on a random batch; `a-sghmc` holds the whole coreset and takes a fresh
+augmentation at every step.
 
 | Kim et al. | here |
 |---|---|
@@ -19,8 +22,10 @@ $O(\varepsilon^2)$, $O(\alpha)$ and the noise of the estimate; there is no Metro
 Cost: `num_inner` gradients on at most `batch_size` points a draw and chain; a-sghmc: on all points.
 
 Deviations:
-1. The momentum starts at its stationary scale √T; `momentum_scale` starts it elsewhere, as published.
-2. No estimate of the gradient's own noise is subtracted from the friction term (Chen et al. set it to zero as well).
+1. The momentum starts at its stationary scale √T; `momentum_scale` starts it elsewhere, as
+   published.
+2. No estimate of the gradient's own noise is subtracted from the friction term (Chen et al. set it
+   to zero as well).
 3. The authors' prior norm is unsquared: `prior` = unsquared (`density.py`).
 """
 
@@ -40,10 +45,10 @@ from pseudocore.inference.choose import by_split
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.predict import Predictive
 
-__all__ = ["SGHMC", "AlteredSGHMC"]
-
 RELATIVE = 0.1
-"""Default step size times the root of the coreset's total weight: curvature grows with the weight, and ε² must shrink with it."""
+"""Default step size times the root of the coreset's total weight: curvature grows with the weight,
+and ε² must shrink with it.
+"""
 
 
 class State(NamedTuple):
@@ -65,7 +70,9 @@ class Settings(StochasticSettings):
     num_inner: Count = 20
     """Gradient steps between draws."""
     step_size: Annotated[float | None, Range(above=0)] = None
-    """Step size on the summed log-posterior; unless told, 0.1 over the root of the coreset's total weight."""
+    """Step size on the summed log-posterior; unless told, 0.1 over the root of the coreset's total
+    weight.
+    """
     friction: Fraction = 0.1
     """Share of the momentum lost at every step."""
     momentum_scale: Annotated[float | None, Range(low=0)] = None
@@ -80,7 +87,7 @@ class SGHMC(Settings):
     batch_size: Count = 256
     """Points per step and chain; coresets up to this size are used whole."""
 
-    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:  # noqa: ARG002
+    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:
         return _init(self, theta, rng)
 
     def step(self, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
@@ -94,11 +101,21 @@ class SGHMC(Settings):
         if settings := self.settings_to_try():
             return by_split(self, settings, problem, coreset, rng, **options)
         log_density = density.estimated(
-            problem, coreset, density.log_prior(problem, self.prior, self.prior_scale, len(coreset)), self.batch_size
+            problem,
+            coreset,
+            density.log_prior(problem, self.prior, self.prior_scale, len(coreset)),
+            self.batch_size,
         )
-        return sample(replace(self, step_size=_step_size(self, coreset)), log_density, problem, coreset, rng, **options)
+        return sample(
+            replace(self, step_size=_step_size(self, coreset)),
+            log_density,
+            problem,
+            coreset,
+            rng,
+            **options,
+        )
 
-    def advice(self, draws: Draws) -> str | None:  # noqa: ARG002  (nothing is rejected)
+    def advice(self, draws: Draws) -> str | None:
         return None
 
     def on_divergence(self) -> str:
@@ -108,9 +125,11 @@ class SGHMC(Settings):
 @inferences.register("a-sghmc", kind="sampler", paper="Kim et al. 2022, arXiv 2210.06205")
 @dataclass(frozen=True, kw_only=True)
 class AlteredSGHMC(Settings):
-    """Stochastic gradient Hamiltonian Monte Carlo on the whole coreset, freshly augmented at every step."""
+    """Stochastic gradient Hamiltonian Monte Carlo on the whole coreset, freshly augmented at every
+    step.
+    """
 
-    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:  # noqa: ARG002
+    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:
         return _init(self, theta, rng)
 
     def step(self, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
@@ -124,11 +143,21 @@ class AlteredSGHMC(Settings):
         if settings := self.settings_to_try():
             return by_split(self, settings, problem, coreset, rng, **options)
         log_density = density.estimated(
-            problem, coreset, density.log_prior(problem, self.prior, self.prior_scale, len(coreset)), len(coreset)
+            problem,
+            coreset,
+            density.log_prior(problem, self.prior, self.prior_scale, len(coreset)),
+            len(coreset),
         )
-        return sample(replace(self, step_size=_step_size(self, coreset)), log_density, problem, coreset, rng, **options)
+        return sample(
+            replace(self, step_size=_step_size(self, coreset)),
+            log_density,
+            problem,
+            coreset,
+            rng,
+            **options,
+        )
 
-    def advice(self, draws: Draws) -> str | None:  # noqa: ARG002  (nothing is rejected)
+    def advice(self, draws: Draws) -> str | None:
         return None
 
     def on_divergence(self) -> str:
@@ -136,11 +165,17 @@ class AlteredSGHMC(Settings):
 
 
 def _init(settings: Settings, theta: Tensor, rng: Rng) -> State:
-    scale = settings.temperature**0.5 if settings.momentum_scale is None else settings.momentum_scale
-    return State(theta, scale * rng("momentum").normal(*theta.shape, device=theta.device, dtype=theta.dtype))
+    scale = (
+        settings.temperature**0.5 if settings.momentum_scale is None else settings.momentum_scale
+    )
+    return State(
+        theta, scale * rng("momentum").normal(*theta.shape, device=theta.device, dtype=theta.dtype)
+    )
 
 
-def _step(settings: Settings, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
+def _step(
+    settings: Settings, log_density: LogDensity, state: State, rng: Rng
+) -> tuple[State, Info]:
     """`num_inner` steps; the log-density may be a new estimate at each."""
     (theta, momentum), size = state, settings.step_size or RELATIVE
     spread = (2 * settings.friction * settings.temperature) ** 0.5

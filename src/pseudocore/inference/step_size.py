@@ -1,10 +1,12 @@
-r"""Step sizes that find themselves: dual averaging (Nesterov 2009) on the acceptance rate, as in Hoffman & Gelman (2014), §3.2.
+r"""Step sizes that find themselves: dual averaging (Nesterov 2009) on the acceptance rate, as in
+Hoffman & Gelman (2014), §3.2.
 
 $$ \bar H_m = \left(1 - \tfrac1{m + t_0}\right)\bar H_{m-1} + \tfrac1{m + t_0}(\delta - \alpha_m), \quad
    \log \varepsilon_m = \mu - \tfrac{\sqrt m}{\gamma} \bar H_m, \quad
    \log \bar\varepsilon_m = m^{-\kappa} \log \varepsilon_m + (1 - m^{-\kappa}) \log \bar\varepsilon_{m-1} \tag{5, 6} $$
 
-with $\mu = \log 10\varepsilon_1$, target acceptance $\delta$ and observed acceptance $\alpha_m$. Every chain adapts its own.
+with $\mu = \log 10\varepsilon_1$, target acceptance $\delta$ and observed acceptance $\alpha_m$.
+Every chain adapts its own.
 """
 
 import math
@@ -12,8 +14,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-__all__ = ["Adaptation", "adapt", "begin"]
 
 GAMMA, T0, KAPPA = 0.05, 10.0, 0.75
 
@@ -32,10 +32,14 @@ def begin(step_size: float, like: Tensor) -> Adaptation:
 
 
 def adapt(adaptation: Adaptation, accept: Tensor, step: Tensor, target: float) -> Adaptation:
-    """The step sizes after the acceptance probabilities (chains,) of update number `step` = 1, 2, ..."""
+    """The step sizes after the acceptance probabilities (chains,) of update number `step` = 1, 2,
+    ...
+    """
     centre, error, _, log_average = adaptation
     share = 1 / (step + T0)
     error = (1 - share) * error + share * (target - accept)  # Eq. (5)
     log_step = centre - step.sqrt() / GAMMA * error
     weight = step**-KAPPA
-    return Adaptation(centre, error, log_step, weight * log_step + (1 - weight) * log_average)  # Eq. (6)
+    return Adaptation(
+        centre, error, log_step, weight * log_step + (1 - weight) * log_average
+    )  # Eq. (6)

@@ -1,10 +1,10 @@
-"""The numbers that went along with the draws, thinned to what a file should keep and a figure can show."""
+"""The numbers that went along with the draws, thinned to what a file should keep and a figure can
+show.
+"""
 
 import math
 
 from pseudocore.inference.draws import Draws
-
-__all__ = ["NAMES", "Traces", "traces"]
 
 NAMES = ("log_density", "accept", "step_size", "energy_error", "kinetic", "gradient_norm")
 """What samplers tell of a draw; each of them some of it."""
@@ -22,7 +22,9 @@ def traces(draws: Draws, limit: int = 200) -> Traces:
             values = draws.trace(name)
         except KeyError:
             continue
-        found[name] = [[_rounded(value) for value in chain] for chain in values[::stride].T.double().tolist()]
+        found[name] = [
+            [_rounded(value) for value in chain] for chain in values[::stride].T.double().tolist()
+        ]
     return found
 
 

@@ -1,4 +1,6 @@
-"""Networks as functions of one flat parameter vector, one file a family. Importing this package registers all of them."""
+"""Networks as functions of one flat parameter vector, one file a family. Importing this package
+registers all of them.
+"""
 
 import importlib
 import pkgutil
@@ -8,4 +10,5 @@ from pseudocore.models.flat import FlatModel
 __all__ = ["FlatModel"]
 
 for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+    if not _module.ispkg:  # kernels are imported where they run
+        importlib.import_module(f"{__name__}.{_module.name}")

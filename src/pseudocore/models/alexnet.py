@@ -1,7 +1,9 @@
-"""AlexNet for small images, in the form of the dataset-condensation papers (Zhao et al., 2021, after Krizhevsky et al., 2012).
+"""AlexNet for small images, in the form of the dataset-condensation papers (Zhao et al., 2021,
+after Krizhevsky et al., 2012).
 
-Two 5×5 and three 3×3 convolutions of 128, 192, 256, 192, 192 channels, max pooling after the first, second and last, one linear
-head on the 4×4 map that is left; no norm. With ten classes 1,872,202 parameters.
+Two 5×5 and three 3×3 convolutions of 128, 192, 256, 192, 192 channels, max pooling after the first,
+second and last, one linear head on the 4×4 map that is left; no norm. With ten classes 1,872,202
+parameters.
 """
 
 from dataclasses import dataclass
@@ -11,10 +13,9 @@ from torch import nn
 
 from pseudocore.core.config import Count
 from pseudocore.core.registry import models
-from pseudocore.models.blocks import Norm, first_padding, unit
+from pseudocore.models.blocks import first_padding, unit
+from pseudocore.models.convnet import Norm
 from pseudocore.models.flat import FlatModel, Initial
-
-__all__ = ["AlexNet"]
 
 
 @models.register("alexnet", kind="images", paper="Krizhevsky et al. 2012")
@@ -33,10 +34,19 @@ class AlexNet:
         padding, channels = first_padding("alexnet", shape, padding=2), shape[0]
         layers: list[nn.Module] = []
         with torch.device("meta"):
-            for halves, size, pool in ((2, 5, True), (3, 5, True), (4, 3, False), (3, 3, False), (3, 3, True)):
+            for halves, size, pool in (
+                (2, 5, True),
+                (3, 5, True),
+                (4, 3, False),
+                (3, 3, False),
+                (3, 3, True),
+            ):
                 outputs = max(1, halves * self.width // 2)
                 around = size // 2 if layers else padding
-                layers += [*unit(channels, outputs, size, self.norm, padding=around, bias=True), nn.ReLU()]
+                layers += [
+                    *unit(channels, outputs, size, self.norm, padding=around, bias=True),
+                    nn.ReLU(),
+                ]
                 layers += [nn.MaxPool2d(2)] if pool else []
                 channels = outputs
             body = nn.Sequential(*layers, nn.Flatten())

@@ -6,8 +6,6 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.models.convnet import Norm
 from pseudocore.models.flat import BatchNorm
 
-__all__ = ["Norm", "Residual", "first_padding", "normalisation", "unit"]
-
 
 class Residual(nn.Module):
     """branch(x) + shortcut(x)."""
@@ -23,7 +21,9 @@ class Residual(nn.Module):
 
 
 def first_padding(name: str, shape: tuple[int, ...], padding: int = 1) -> int:
-    """Padding of the first convolution: 28×28 becomes 32×32 by it, so that five halvings divide it; other sizes are refused."""
+    """Padding of the first convolution: 28×28 becomes 32×32 by it, so that five halvings divide it;
+    other sizes are refused.
+    """
     if len(shape) != 3 or shape[1:] not in ((32, 32), (28, 28)):
         raise ConfigError(
             f"model {name!r} takes images of 32×32 or 28×28, but inputs have shape {shape}; 'convnet3' takes images of other sizes, "
@@ -48,6 +48,8 @@ def unit(
     padding: int | tuple[int, int] = 0,
     bias: bool = False,
 ) -> list[nn.Module]:
-    """Convolution and norm. Where nothing normalises, the convolution has the bias a norm would have brought."""
+    """Convolution and norm. Where nothing normalises, the convolution has the bias a norm would
+    have brought.
+    """
     convolution = nn.Conv2d(channels, width, size, stride, padding, bias=bias or norm == "none")
     return [convolution, normalisation(norm, width)]

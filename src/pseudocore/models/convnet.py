@@ -1,7 +1,8 @@
-"""The family's convolutional networks: blocks of 3×3 convolution, norm, ReLU, 2×2 average pool; then a linear head.
+"""The family's convolutional networks: blocks of 3×3 convolution, norm, ReLU, 2×2 average pool;
+then a linear head.
 
-`convnet3` is the network of the pseudo-coreset and condensation papers (320,010 parameters at 3×32×32 and 10 classes);
-`convnet-wide` doubles its width block by block, as in FRePo and VBPC.
+`convnet3` is the network of the pseudo-coreset and condensation papers (320,010 parameters at
+3×32×32 and 10 classes); `convnet-wide` doubles its width block by block, as in FRePo and VBPC.
 """
 
 from dataclasses import dataclass
@@ -15,8 +16,6 @@ from pseudocore.core.registry import models
 from pseudocore.models.flat import BatchNorm, FlatModel, Initial
 from pseudocore.models.norm_pool import Block
 
-__all__ = ["ConvNet", "ConvNetWide"]
-
 Norm = Literal["instance", "batch", "none"]
 Depth = Annotated[int | None, Range(low=1)]
 
@@ -29,14 +28,22 @@ class ConvNet:
     width: Count = 128
     """Channels of every block."""
     depth: Depth = None
-    """Blocks; unless told, 3 at 32×32, one more for each doubling of the image, never fewer than 2."""
+    """Blocks; unless told, 3 at 32×32, one more for each doubling of the image, never fewer than 2.
+    """
     norm: Norm = "instance"
     """Normalisation after each convolution."""
     init: Initial = "torch"
     """Spread of the initial weights."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
-        return _convnet("convnet3", [self.width] * (self.depth or _depth(shape)), self.norm, self.init, shape, num_classes)
+        return _convnet(
+            "convnet3",
+            [self.width] * (self.depth or _depth(shape)),
+            self.norm,
+            self.init,
+            shape,
+            num_classes,
+        )
 
 
 @models.register("convnet-wide", kind="images")
@@ -47,7 +54,8 @@ class ConvNetWide:
     width: Count = 128
     """Channels of the first block."""
     depth: Depth = None
-    """Blocks; unless told, 3 at 32×32, one more for each doubling of the image, never fewer than 2."""
+    """Blocks; unless told, 3 at 32×32, one more for each doubling of the image, never fewer than 2.
+    """
     norm: Norm = "none"
     """Normalisation after each convolution."""
     init: Initial = "lecun"
@@ -63,15 +71,28 @@ def _depth(shape: tuple[int, ...]) -> int:
     return max(2, (min(shape[1:], default=1) + 4).bit_length() - 3)
 
 
-def _convnet(name: str, widths: list[int], norm: Norm, initial: Initial, shape: tuple[int, ...], num_classes: int) -> FlatModel:
+def _convnet(
+    name: str,
+    widths: list[int],
+    norm: Norm,
+    initial: Initial,
+    shape: tuple[int, ...],
+    num_classes: int,
+) -> FlatModel:
     if len(shape) != 3:
-        raise ConfigError(f"model {name!r} needs images, but inputs have shape {shape}; 'mlp' and 'linear' take any shape")
+        raise ConfigError(
+            f"model {name!r} needs images, but inputs have shape {shape}; 'mlp' and 'linear' take any shape"
+        )
     channels, *size = shape
     smallest = 2 ** len(widths)
-    first_padding = 3 if size == [28, 28] else 1  # 28×28 becomes 32×32, so that three poolings divide it evenly
+    first_padding = (
+        3 if size == [28, 28] else 1
+    )  # 28×28 becomes 32×32, so that three poolings divide it evenly
     size = [side + 2 * (first_padding - 1) for side in size]
     if min(size) < smallest:
-        raise ConfigError(f"model {name!r} of depth {len(widths)} needs images of at least {smallest}×{smallest}, not {shape}")
+        raise ConfigError(
+            f"model {name!r} of depth {len(widths)} needs images of at least {smallest}×{smallest}, not {shape}"
+        )
     layers: list[nn.Module] = []
     for block, width in enumerate(widths):
         padding = first_padding if block == 0 else 1
@@ -82,5 +103,13 @@ def _convnet(name: str, widths: list[int], norm: Norm, initial: Initial, shape: 
             layers += [*([BatchNorm(width)] if norm == "batch" else []), nn.ReLU(), nn.AvgPool2d(2)]
         channels, size = width, [side // 2 for side in size]
     num_features = channels * size[0] * size[1]
-    description = {"name": name, "width": widths[0], "depth": len(widths), "norm": norm, "init": initial}
-    return FlatModel(nn.Sequential(*layers, nn.Flatten()), num_features, num_classes, description, initial)
+    description = {
+        "name": name,
+        "width": widths[0],
+        "depth": len(widths),
+        "norm": norm,
+        "init": initial,
+    }
+    return FlatModel(
+        nn.Sequential(*layers, nn.Flatten()), num_features, num_classes, description, initial
+    )

@@ -1,4 +1,6 @@
-"""Fully connected networks: a multilayer perceptron, and its case without hidden layers, (multinomial) logistic regression."""
+"""Fully connected networks: a multilayer perceptron, and its case without hidden layers,
+(multinomial) logistic regression.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,8 +10,6 @@ from torch import nn
 from pseudocore.core.config import Count
 from pseudocore.core.registry import models
 from pseudocore.models.flat import FlatModel
-
-__all__ = ["MLP", "Linear"]
 
 
 @models.register("mlp", kind="any")
@@ -28,7 +28,12 @@ class MLP:
         for _ in range(self.depth):
             layers += [nn.Linear(size, self.width, device="meta"), nn.ReLU()]
             size = self.width
-        return FlatModel(nn.Sequential(*layers), size, num_classes, {"name": "mlp", "width": self.width, "depth": self.depth})
+        return FlatModel(
+            nn.Sequential(*layers),
+            size,
+            num_classes,
+            {"name": "mlp", "width": self.width, "depth": self.depth},
+        )
 
 
 @models.register("linear", kind="any")
@@ -37,4 +42,6 @@ class Linear:
     """Logistic regression: the features are the inputs themselves."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
-        return FlatModel(nn.Sequential(nn.Flatten()), math.prod(shape), num_classes, {"name": "linear"})
+        return FlatModel(
+            nn.Sequential(nn.Flatten()), math.prod(shape), num_classes, {"name": "linear"}
+        )

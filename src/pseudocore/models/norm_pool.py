@@ -1,8 +1,9 @@
 """A block: a convolution without a use for its bias, instance norm, ReLU, 2×2 average pool.
 
-On a GPU the latter three are one kernel (`kernels/norm_pool.py`), and a first block never writes its activations
-(`kernels/first_block.py`), wherever a pass is followed or differentiated once; torch's own layers everywhere else. In forward mode, for a
-second derivative, a first convolution is a matrix product (`kernels/first_conv.py`).
+On a GPU the latter three are one kernel (`models/_triton/norm_pool.py`), and a first block never
+writes its activations (`models/_triton/first_block.py`), wherever a pass is followed or
+differentiated once; torch's own layers everywhere else. In forward mode, for a second derivative, a
+first convolution is a matrix product (`models/_triton/first_conv.py`).
 """
 
 from collections.abc import Sequence
@@ -13,10 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from pseudocore.core.compile import is_plain
 from pseudocore.core.problem import own_kernels
-
-__all__ = ["Block", "NormPool"]
+from pseudocore.runtime.steps import is_eager
 
 FEW = 3
 """Channels of an image; their nine neighbours and a 1 fit in 32 columns."""
@@ -25,9 +24,11 @@ SIZES = {(2**power, 2**power) for power in range(1, 6)}
 
 
 class UnbiasedConv(nn.Conv2d):
-    """A 3×3 convolution before an instance norm, which takes away what a bias adds: on a GPU the pass over memory is saved.
+    """A 3×3 convolution before an instance norm, which takes away what a bias adds: on a GPU the
+    pass over memory is saved.
 
-    The bias stays a parameter, as in the published networks; its gradient is zero, and without it that is not rounding noise.
+    The bias stays a parameter, as in the published networks; its gradient is zero, and without it
+    that is not rounding noise.
     """
 
     def __init__(self, inputs: int, channels: int, padding: int) -> None:
@@ -36,7 +37,7 @@ class UnbiasedConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.has_kernel and _runs_kernels(x):
-            from pseudocore.kernels.first_conv import first_conv
+            from pseudocore.models._triton.first_conv import first_conv
 
             return first_conv(x, self.weight, int(self.padding[0]))
         return F.conv2d(x, self.weight, None if x.is_cuda else self.bias, padding=self.padding)
@@ -47,12 +48,14 @@ class NormPool(nn.GroupNorm):
 
     def __init__(self, channels: int, size: Sequence[int]) -> None:
         super().__init__(channels, channels)
-        fits = tuple(size) in SIZES and channels % 16 == 0  # a program of the kernel holds all pixels of some channels of an image
+        fits = (
+            tuple(size) in SIZES and channels % 16 == 0
+        )  # a program of the kernel holds all pixels of some channels of an image
         self.has_kernel = fits and find_spec("triton") is not None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.has_kernel and _runs_kernels(x):
-            from pseudocore.kernels.norm_pool import norm_pool
+            from pseudocore.models._triton.norm_pool import norm_pool
 
             return norm_pool(x, self.weight, self.bias, self.eps)
         return F.avg_pool2d(F.relu(super().forward(x)), 2)
@@ -71,9 +74,11 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         norm, convolution = self.norm_pool, self.convolution
         if self.has_kernel and _runs_kernels(x) and not _moves(convolution.weight):
-            from pseudocore.kernels.first_block import first_block
+            from pseudocore.models._triton.first_block import first_block
 
-            return first_block(x, convolution.weight, norm.weight, norm.bias, int(convolution.padding[0]), norm.eps)
+            return first_block(
+                x, convolution.weight, norm.weight, norm.bias, int(convolution.padding[0]), norm.eps
+            )
         pooled: Tensor = norm(convolution(x))
         return pooled
 
@@ -84,4 +89,9 @@ def _moves(weight: Tensor) -> bool:
 
 
 def _runs_kernels(x: Tensor) -> bool:
-    return x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and is_plain() and own_kernels.get()
+    return (
+        x.is_cuda
+        and x.dtype in (torch.float32, torch.bfloat16)
+        and is_eager()
+        and own_kernels.get()
+    )

@@ -1,22 +1,32 @@
-"""What the page says, before it is put in words: runs grouped over seeds, each part checked, what is missing noted.
+"""What the page says, before it is put in words: runs grouped over seeds, each part checked, what
+is missing noted.
 
-A run folder may come from a stranger: nothing is assumed about the values in its configuration, manifest and evaluations
-beyond what the store has checked, and every text stays a text until the template escapes it.
+A run folder may come from a stranger: nothing is assumed about the values in its configuration,
+manifest and evaluations beyond what the store has checked, and every text stays a text until the
+template escapes it.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pseudocore.core.errors import ConfigError
-from pseudocore.evaluation.tables import Row, best, comparison, flat, format_metric, look, metric_names, metric_title, variants
+from pseudocore.evaluation.names import metric_title
+from pseudocore.evaluation.tables import (
+    Row,
+    best,
+    comparison,
+    flat,
+    format_metric,
+    look,
+    metric_names,
+    variants,
+)
 from pseudocore.report import evaluation_images as extra
 from pseudocore.report.figure import colours
 from pseudocore.report.gallery import Gallery, show
 from pseudocore.report.images import Image, charts, corruption_map, curves, is_finite, reliability
-from pseudocore.store.artifact import CORESET_FILE
+from pseudocore.store.coreset_file import CORESET_FILE
 from pseudocore.store.runs import Run
-
-__all__ = ["Cell", "Content", "Evaluation", "Group", "Line", "Member", "gather"]
 
 Pairs = list[tuple[str, str]]
 Read = tuple[Run, dict[str, dict[str, Any]]]
@@ -84,12 +94,18 @@ def gather(runs: Sequence[Run]) -> Content:
     if not runs:
         raise ConfigError("a report needs at least one run; give the folders of one or more")
     reads = [(run, run.evaluations()) for run in runs]
-    records = [(run.config, evaluation) for run, evaluations in reads for evaluation in evaluations.values()]
+    records = [
+        (run.config, evaluation)
+        for run, evaluations in reads
+        for evaluation in evaluations.values()
+    ]
     staged = [(run.config, table) for run in runs for table in run.continual().values()]
     rows = comparison(records)
     colour_of = colours(look(run.config)[0] for run in runs)
     data = list(dict.fromkeys(look(run.config)[1] for run in runs))
-    commands = [run.manifest.get("command") for run in runs] + [evaluation.get("command") for _, evaluation in records]
+    commands = [run.manifest.get("command") for run in runs] + [
+        evaluation.get("command") for _, evaluation in records
+    ]
     return Content(
         title=f"Coresets of {data[0]}" if len(data) == 1 else "Coresets compared",
         about=f"{_count(len(runs), 'run')} of {_count(len(colour_of), 'method')}, {_count(len(records), 'evaluation')}",
@@ -112,7 +128,10 @@ def gather(runs: Sequence[Run]) -> Content:
 def _lines(rows: Sequence[Row], colour_of: Mapping[str, str]) -> list[Line]:
     marked, lines = best(rows), []
     for number, row in enumerate(rows):
-        cells = [Cell(format_metric(*row.metrics.get(name, (None, None))), (number, name) in marked) for name in metric_names(rows)]
+        cells = [
+            Cell(format_metric(*row.metrics.get(name, (None, None))), (number, name) in marked)
+            for name in metric_names(rows)
+        ]
         lines.append(Line(row, colour_of[row.method], cells))
     return lines
 
@@ -124,7 +143,9 @@ def _groups(reads: Sequence[Read], colour_of: Mapping[str, str]) -> list[Group]:
     configs = [_settings(own[0][0]) for own in alike.values()]
     texts = variants([look(own[0][0].config) for own in alike.values()], configs)
     groups = []
-    for number, (own, config, variant) in enumerate(zip(alike.values(), configs, texts, strict=True), start=1):
+    for number, (own, config, variant) in enumerate(
+        zip(alike.values(), configs, texts, strict=True), start=1
+    ):
         method, data, per_class = look(own[0][0].config)
         budget = {None: "", "all": "all points"}.get(per_class, f"{per_class} per class")  # type: ignore[arg-type]
         model = str(config.get("setup.model", ""))
@@ -132,7 +153,9 @@ def _groups(reads: Sequence[Read], colour_of: Mapping[str, str]) -> list[Group]:
         members = [_member(run, evaluations, colour_of[method]) for run, evaluations in own]
         lines = curves([run for run, _ in own], colour_of[method])
         pairs = [(name, _text(value)) for name, value in config.items()]
-        groups.append(Group(f"run-{number}", method, about, colour_of[method], members, lines, pairs))
+        groups.append(
+            Group(f"run-{number}", method, about, colour_of[method], members, lines, pairs)
+        )
     return groups
 
 
@@ -154,7 +177,9 @@ def _member(run: Run, evaluations: Mapping[str, Any], colour: str) -> Member:
         status=str(run.manifest["status"]),
         reason=str(run.manifest.get("reason") or ""),
         facts=_cost(run.manifest, num_points),
-        posterior=[(name, _text(value)) for name, value in flat(posterior).items()] if isinstance(posterior, Mapping) else [],
+        posterior=[(name, _text(value)) for name, value in flat(posterior).items()]
+        if isinstance(posterior, Mapping)
+        else [],
         gallery=gallery,
         evaluations=_evaluations(run, evaluations, colour),
     )
@@ -178,12 +203,20 @@ def _evaluations(run: Run, evaluations: Mapping[str, Any], colour: str) -> list[
     ones = list(evaluations.values())
     spectra = (image for one in ones if (image := extra.spectrum_curves(one, colour)))
     whole = _present(next(spectra, None), extra.temperature_curves(ones))
-    return [one._replace(diagrams=one.diagrams + (whole if place == 0 else [])) for place, one in enumerate(shown)]
+    return [
+        one._replace(diagrams=one.diagrams + (whole if place == 0 else []))
+        for place, one in enumerate(shown)
+    ]
 
 
-def _evaluation(name: str, config: Mapping[str, Any], evaluation: Mapping[str, Any], colour: str) -> Evaluation:
+def _evaluation(
+    name: str, config: Mapping[str, Any], evaluation: Mapping[str, Any], colour: str
+) -> Evaluation:
     row = comparison([(config, evaluation)])[0]
-    facts = [(metric_title(metric), format_metric(*row.metrics[metric])) for metric in metric_names([row], details=True)]
+    facts = [
+        (metric_title(metric), format_metric(*row.metrics[metric]))
+        for metric in metric_names([row], details=True)
+    ]
     facts += [("seeds", str(row.num))]
     if duration := _duration(evaluation.get("seconds")):
         facts.append(("time", duration))
@@ -209,12 +242,16 @@ def _stages(cost: Any) -> Pairs:
         if isinstance(entry, Mapping) and (text := _duration(entry.get("seconds"))):
             parts.append(f"{name} {text}")
             peaks += [entry["peak_mib"]] if is_finite(entry.get("peak_mib")) else []
-    return ([("stages", ", ".join(parts))] if parts else []) + ([("peak memory", f"{max(peaks):,.0f} MiB")] if peaks else [])
+    return ([("stages", ", ".join(parts))] if parts else []) + (
+        [("peak memory", f"{max(peaks):,.0f} MiB")] if peaks else []
+    )
 
 
 def _mixing(diagnostics: Any) -> Pairs:
     """Of a sampler's chains, the worst over seeds."""
-    found = [d for d in diagnostics if isinstance(d, Mapping)] if isinstance(diagnostics, list) else []
+    found = (
+        [d for d in diagnostics if isinstance(d, Mapping)] if isinstance(diagnostics, list) else []
+    )
     predictions = [d["predictions"] for d in found if isinstance(d.get("predictions"), Mapping)]
     facts = {
         "R-hat of predictions": max(_finite(predictions, "rhat"), default=None),
@@ -230,7 +267,11 @@ def _finite(tables: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 def _versions(manifest: Mapping[str, Any]) -> str:
     versions = manifest.get("versions")
-    return ", ".join(f"{name} {version}" for name, version in versions.items()) if isinstance(versions, Mapping) else ""
+    return (
+        ", ".join(f"{name} {version}" for name, version in versions.items())
+        if isinstance(versions, Mapping)
+        else ""
+    )
 
 
 def _duration(seconds: Any) -> str:

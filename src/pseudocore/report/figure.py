@@ -1,8 +1,8 @@
 """The look of every figure, and its way into a page.
 
-Figures are SVG drawn without pyplot, so no window system and no global state is involved. Their ink is the page's text
-colour: it follows the reader's light or dark theme. Letters are drawn as outlines and never parsed as mathematics, since
-labels come from strangers' files.
+Figures are SVG drawn without pyplot, so no window system and no global state is involved. Their ink
+is the page's text colour: it follows the reader's light or dark theme. Letters are drawn as
+outlines and never parsed as mathematics, since labels come from strangers' files.
 """
 
 import base64
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["INK", "PALETTE", "colours", "data_uri", "draw", "missing_extra", "plain_text", "plain_ticks"]
 
 INK = "#24292f"
 """Text and axes; becomes the reader's own text colour."""
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a39a1b", "#8c8c8c")
-"""Okabe and Ito's colours, told apart by colour-blind readers; the yellow is darkened and black a grey, for both themes."""
+"""Okabe and Ito's colours, told apart by colour-blind readers; the yellow is darkened and black a
+grey, for both themes.
+"""
 
 _DARK_INK = "#d7dbe0"
 
@@ -43,7 +44,10 @@ _STYLE: dict[str, Any] = {
     "ytick.major.width": 0.7,
     "legend.frameon": False,
     "legend.fontsize": 8,
-} | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK)
+} | dict.fromkeys(
+    ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"),
+    INK,
+)
 
 
 def draw(width: float, height: float, paint: Callable[["Figure"], None]) -> bytes:
@@ -55,7 +59,9 @@ def draw(width: float, height: float, paint: Callable[["Figure"], None]) -> byte
         raise missing_extra("matplotlib") from error
     file = io.BytesIO()
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a letter the font lacks is shown as a box; nothing a user could mend
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # a letter the font lacks is shown as a box; nothing a user could mend
         matplotlib.rcdefaults()  # the reader's own style file has no say here
         settings: Any = matplotlib.rcParams
         settings.update(_STYLE)
@@ -92,7 +98,9 @@ def plain_ticks(axis: "Axis") -> None:
 
 def missing_extra(package: str) -> ConfigError:
     """What to raise when an optional package of the report is not there."""
-    return ConfigError(f'a report needs {package}, which is not installed; pip install "pseudocore[report]" brings it')
+    return ConfigError(
+        f'a report needs {package}, which is not installed; pip install "pseudocore[report]" brings it'
+    )
 
 
 def _following_theme(svg: bytes) -> bytes:

@@ -1,4 +1,6 @@
-"""A coreset as a page shows it: pictures by class, points of the plane, or the first few numbers; soft labels as a heat map."""
+"""A coreset as a page shows it: pictures by class, points of the plane, or the first few numbers;
+soft labels as a heat map.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,8 +13,6 @@ from pseudocore.report import plots
 from pseudocore.report.figure import data_uri
 from pseudocore.report.images import Image
 from pseudocore.store import png
-
-__all__ = ["MAX_SHOWN", "Gallery", "Numbers", "Shelf", "show"]
 
 MAX_SHOWN = 100
 """Points of one coreset on a page; what is left out is said."""
@@ -43,7 +43,7 @@ class Gallery(NamedTuple):
     @property
     def is_tiles(self) -> bool:
         """One picture per class: they can stand side by side under their names."""
-        return all(len(shelf.pictures) == 1 for shelf in self.shelves)
+        return all(len(cache.pictures) == 1 for cache in self.shelves)
 
 
 def show(coreset: Coreset, class_names: Sequence[str]) -> Gallery:
@@ -60,16 +60,33 @@ def show(coreset: Coreset, class_names: Sequence[str]) -> Gallery:
     elif coreset.x.ndim == 2 and coreset.x.shape[1] == 2:
         order = sorted(range(len(labels)), key=lambda point: labels[point])
         plot = plots.scatter(coreset.x[order], [classes[point] for point in order])
-        figures.append(Image(data_uri(plot), f"scatter plot of the {len(coreset)} points by class", "The points, by class."))
+        figures.append(
+            Image(
+                data_uri(plot),
+                f"scatter plot of the {len(coreset)} points by class",
+                "The points, by class.",
+            )
+        )
     else:
         numbers = _numbers(coreset.x, _shown(labels, _MAX_ROWS), classes)
-        notes.append(f"The points have shape {tuple(coreset.x.shape[1:])}, so their first numbers stand in for pictures.")
+        notes.append(
+            f"The points have shape {tuple(coreset.x.shape[1:])}, so their first numbers stand in for pictures."
+        )
     if coreset.is_soft:
         columns = [_name(label, class_names) for label in range(coreset.y.shape[1])]
         plot = plots.heat_map(coreset.y[shown], [classes[point] for point in shown], columns)
-        figures.append(Image(data_uri(plot), "heat map of the soft labels", "Soft labels: a row per point, a column per class."))
+        figures.append(
+            Image(
+                data_uri(plot),
+                "heat map of the soft labels",
+                "Soft labels: a row per point, a column per class.",
+            )
+        )
     if len(shown) < len(labels) and (shelves or coreset.is_soft):
-        notes.insert(0, f"Showing {len(shown)} of {len(labels)} points, at most {max(1, MAX_SHOWN // len(set(labels)))} of a class.")
+        notes.insert(
+            0,
+            f"Showing {len(shown)} of {len(labels)} points, at most {max(1, MAX_SHOWN // len(set(labels)))} of a class.",
+        )
     return Gallery(shelves, figures, numbers, notes)
 
 
@@ -94,7 +111,9 @@ def _notes(coreset: Coreset) -> list[str]:
     if coreset.x.ndim == 4 and coreset.x.is_floating_point():
         outside = float(((coreset.x < 0) | (coreset.x > 1)).double().mean())
         if outside > 0.0005:
-            notes.append(f"{outside:.1%} of the pixel values lie outside [0, 1] and are shown as black or white.")
+            notes.append(
+                f"{outside:.1%} of the pixel values lie outside [0, 1] and are shown as black or white."
+            )
     return notes
 
 
@@ -117,7 +136,10 @@ def _shelves(coreset: Coreset, shown: Sequence[int], classes: Sequence[str]) -> 
 def _numbers(x: Tensor, shown: Sequence[int], classes: Sequence[str]) -> Numbers:
     values = x.flatten(1)[:, :_MAX_COLUMNS].double()
     more = ["…"] if x.flatten(1).shape[1] > _MAX_COLUMNS else []
-    rows = [[classes[point], *(f"{value:.3g}" for value in values[point].tolist()), *more] for point in shown]
+    rows = [
+        [classes[point], *(f"{value:.3g}" for value in values[point].tolist()), *more]
+        for point in shown
+    ]
     if len(x) > len(shown):
         rows.append(["…"] * (1 + values.shape[1] + len(more)))
     return Numbers(["class", *(str(column + 1) for column in range(values.shape[1])), *more], rows)

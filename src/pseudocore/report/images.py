@@ -1,6 +1,7 @@
 """Images for the page out of what run folders hold: checked, drawn, and packed as data URIs.
 
-A file may come from a stranger; what cannot be drawn is left out, so that one odd number does not cost the page.
+A file may come from a stranger; what cannot be drawn is left out, so that one odd number does not
+cost the page.
 """
 
 import math
@@ -12,8 +13,6 @@ from pseudocore.evaluation.tables import Row
 from pseudocore.report import plots
 from pseudocore.report.figure import data_uri
 from pseudocore.store.runs import Run
-
-__all__ = ["Image", "charts", "corruption_map", "curves", "is_finite", "reliability"]
 
 _MAX_CURVES = 4
 
@@ -27,8 +26,17 @@ class Image(NamedTuple):
 
 def charts(rows: Sequence[Row], colour_of: Mapping[str, str]) -> list[Image]:
     """Accuracy and NLL of a comparison; nothing for one row, which compares nothing."""
-    names = [name for name in ("accuracy", "nll") if any(name in row.metrics for row in rows)] if len(rows) > 1 else []
-    return [Image(data_uri(plots.bars(rows, name, colour_of)), f"bar chart of {name} by row of the table") for name in names]
+    names = (
+        [name for name in ("accuracy", "nll") if any(name in row.metrics for row in rows)]
+        if len(rows) > 1
+        else []
+    )
+    return [
+        Image(
+            data_uri(plots.bars(rows, name, colour_of)), f"bar chart of {name} by row of the table"
+        )
+        for name in names
+    ]
 
 
 def curves(runs: Sequence[Run], colour: str) -> list[Image]:
@@ -39,12 +47,24 @@ def curves(runs: Sequence[Run], colour: str) -> list[Image]:
     for name in sorted(found, key=lambda name: name != "loss")[:_MAX_CURVES]:
         lines = []
         for run, log in zip(runs, logs, strict=True):
-            points = [(entry["step"], entry[name]) for entry in log if _is_number(entry["step"]) and _is_number(entry.get(name))]
+            points = [
+                (entry["step"], entry[name])
+                for entry in log
+                if _is_number(entry["step"]) and _is_number(entry.get(name))
+            ]
             if any(is_finite(value) for _, value in points):
                 label = f"seed {run.config.get('seed', run.path.name)}"
-                lines.append(plots.Curve(label, [step for step, _ in points], [float(value) for _, value in points]))
+                lines.append(
+                    plots.Curve(
+                        label, [step for step, _ in points], [float(value) for _, value in points]
+                    )
+                )
         if lines:
-            images.append(Image(data_uri(plots.curves(name, lines, colour)), f"curve of {name} over the steps"))
+            images.append(
+                Image(
+                    data_uri(plots.curves(name, lines, colour)), f"curve of {name} over the steps"
+                )
+            )
     return images
 
 
@@ -54,8 +74,12 @@ def reliability(evaluation: Mapping[str, Any], colour: str) -> Image | None:
     if diagram is None:
         return None
     inference = evaluation.get("inference", "unknown")
-    caption = f"{inference}: accuracy against confidence, with the number of test points in each bin."
-    return Image(data_uri(plots.reliability(diagram, colour)), f"reliability diagram of {inference}", caption)
+    caption = (
+        f"{inference}: accuracy against confidence, with the number of test points in each bin."
+    )
+    return Image(
+        data_uri(plots.reliability(diagram, colour)), f"reliability diagram of {inference}", caption
+    )
 
 
 def corruption_map(evaluation: Mapping[str, Any]) -> Image | None:
@@ -64,7 +88,9 @@ def corruption_map(evaluation: Mapping[str, Any]) -> Image | None:
     if not isinstance(table, Mapping) or not table:
         return None
     sound = {
-        str(kind): {str(s): float(v) for s, v in row.items() if is_finite(v)} for kind, row in table.items() if isinstance(row, Mapping)
+        str(kind): {str(s): float(v) for s, v in row.items() if is_finite(v)}
+        for kind, row in table.items()
+        if isinstance(row, Mapping)
     }
     sound = {kind: row for kind, row in sound.items() if row}
     if not sound:
@@ -80,17 +106,27 @@ def is_finite(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < 2**53)  # whole numbers can be too long to draw
+    return type(value) is float or (
+        type(value) is int and abs(value) < 2**53
+    )  # whole numbers can be too long to draw
 
 
 def _diagram(value: Any) -> Reliability | None:
     """A diagram with at least one filled bin, or nothing to draw."""
     parts = [value.get(part) for part in Reliability._fields] if isinstance(value, Mapping) else []
-    confidence, accuracy, count = (part if isinstance(part, list) else [] for part in parts or [[], [], []])
+    confidence, accuracy, count = (
+        part if isinstance(part, list) else [] for part in parts or [[], [], []]
+    )
     if not len(confidence) == len(accuracy) == len(count):
         return None
     if not all(type(number) is int and is_finite(number) and number >= 0 for number in count):
         return None
     filled = [place for place, number in enumerate(count) if number]
-    sound = all(is_finite(part[place]) and 0 <= part[place] <= 1 for part in (confidence, accuracy) for place in filled)
-    return Reliability(tuple(confidence), tuple(accuracy), tuple(count)) if filled and sound else None
+    sound = all(
+        is_finite(part[place]) and 0 <= part[place] <= 1
+        for part in (confidence, accuracy)
+        for place in filled
+    )
+    return (
+        Reliability(tuple(confidence), tuple(accuracy), tuple(count)) if filled and sound else None
+    )

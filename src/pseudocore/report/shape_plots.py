@@ -1,4 +1,6 @@
-"""Figures of how coresets relate to their data and to other networks: spectra, losses on a line, corruptions, architectures."""
+"""Figures of how coresets relate to their data and to other networks: spectra, losses on a line,
+corruptions, architectures.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["After", "architectures", "landscape", "radar", "spectrum", "stages"]
 
 _WIDTH, _HEIGHT = 4.2, 3.2
 _STYLES = ("-", "--", ":", "-.")
@@ -26,12 +27,21 @@ class After(NamedTuple):
     sd: float | None
 
 
-def spectrum(frequency: Sequence[float], coreset: Sequence[float], data: Sequence[float], colour: str) -> bytes:
+def spectrum(
+    frequency: Sequence[float], coreset: Sequence[float], data: Sequence[float], colour: str
+) -> bytes:
     """Power by spatial frequency of the coreset's images and of the data's."""
 
     def paint(figure: "Figure") -> None:
         axes: Axes = figure.subplots()
-        axes.plot(frequency, data, color=INK, linewidth=1.1, linestyle=(0, (4, 3)), label="training images")
+        axes.plot(
+            frequency,
+            data,
+            color=INK,
+            linewidth=1.1,
+            linestyle=(0, (4, 3)),
+            label="training images",
+        )
         axes.plot(frequency, coreset, color=colour, linewidth=1.5, label="coreset")
         axes.set_yscale("log")
         plain_ticks(axes.yaxis)
@@ -42,8 +52,12 @@ def spectrum(frequency: Sequence[float], coreset: Sequence[float], data: Sequenc
     return draw(_WIDTH, _HEIGHT, paint)
 
 
-def landscape(at: Sequence[float], coreset: Sequence[float], data: Sequence[float], colour: str) -> bytes:
-    """Losses of coreset and data along the line from a network trained on the one to a network trained on the other."""
+def landscape(
+    at: Sequence[float], coreset: Sequence[float], data: Sequence[float], colour: str
+) -> bytes:
+    """Losses of coreset and data along the line from a network trained on the one to a network
+    trained on the other.
+    """
 
     def paint(figure: "Figure") -> None:
         axes: Axes = figure.subplots()
@@ -72,18 +86,32 @@ def radar(accuracy: Mapping[str, Mapping[str, float]], colours: Mapping[str, str
                 [*angles, angles[0]], [*values, values[0]], color=colours[name], linewidth=1.3, linestyle=_STYLES[place % 4],
                 label=plain_text(name, 28),
             )  # fmt: skip
-        axes.set_xticks(angles, [plain_text(kind.replace("_", " "), 18) for kind in kinds], fontsize=6.5)
+        axes.set_xticks(
+            angles, [plain_text(kind.replace("_", " "), 18) for kind in kinds], fontsize=6.5
+        )
         axes.set_ylim(0, 1)
         axes.tick_params(axis="y", labelsize=6.5)
-        for text, angle in zip(axes.get_xticklabels(), angles, strict=True):  # words begin or end at the circle, not in it
-            text.set_horizontalalignment("center" if abs(math.cos(angle)) < 0.1 else "left" if math.cos(angle) > 0 else "right")
+        for text, angle in zip(
+            axes.get_xticklabels(), angles, strict=True
+        ):  # words begin or end at the circle, not in it
+            text.set_horizontalalignment(
+                "center"
+                if abs(math.cos(angle)) < 0.1
+                else "left"
+                if math.cos(angle) > 0
+                else "right"
+            )
         figure.legend(loc="outside lower center", ncols=2)
 
     return draw(_WIDTH, 4.6, paint)
 
 
-def architectures(accuracy: Mapping[str, Mapping[str, tuple[float, float | None]]], colours: Mapping[str, str]) -> bytes:
-    """Mean accuracy and deviation by network (groups of bars) for several ways (rows of `accuracy`)."""
+def architectures(
+    accuracy: Mapping[str, Mapping[str, tuple[float, float | None]]], colours: Mapping[str, str]
+) -> bytes:
+    """Mean accuracy and deviation by network (groups of bars) for several ways (rows of
+    `accuracy`).
+    """
 
     def paint(figure: "Figure") -> None:
         axes: Axes = figure.subplots()
@@ -93,9 +121,29 @@ def architectures(accuracy: Mapping[str, Mapping[str, tuple[float, float | None]
             known = [number for number, network in enumerate(networks) if network in row]
             centres = [number + (place - (len(accuracy) - 1) / 2) * width for number in known]
             means, spreads = zip(*(row[networks[number]] for number in known), strict=True)
-            axes.bar(centres, means, width=0.92 * width, color=colours[name], alpha=0.85, label=plain_text(name, 28))
-            axes.errorbar(centres, means, yerr=[spread or 0.0 for spread in spreads], fmt="none", color=INK, linewidth=0.9, capsize=2)
-        axes.set_xticks(range(len(networks)), [plain_text(network, 14) for network in networks], rotation=30, ha="right")
+            axes.bar(
+                centres,
+                means,
+                width=0.92 * width,
+                color=colours[name],
+                alpha=0.85,
+                label=plain_text(name, 28),
+            )
+            axes.errorbar(
+                centres,
+                means,
+                yerr=[spread or 0.0 for spread in spreads],
+                fmt="none",
+                color=INK,
+                linewidth=0.9,
+                capsize=2,
+            )
+        axes.set_xticks(
+            range(len(networks)),
+            [plain_text(network, 14) for network in networks],
+            rotation=30,
+            ha="right",
+        )
         axes.set(ylabel="accuracy", ylim=(0, 1))
         axes.grid(axis="y")
         if len(accuracy) > 1:
@@ -105,7 +153,9 @@ def architectures(accuracy: Mapping[str, Mapping[str, tuple[float, float | None]
 
 
 def stages(accuracy: Mapping[str, Sequence[After]], colours: Mapping[str, str]) -> bytes:
-    """Mean accuracy and deviation over all classes seen, as they become more, for several ways (rows of `accuracy`)."""
+    """Mean accuracy and deviation over all classes seen, as they become more, for several ways
+    (rows of `accuracy`).
+    """
 
     def paint(figure: "Figure") -> None:
         axes: Axes = figure.subplots()

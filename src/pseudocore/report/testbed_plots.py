@@ -1,15 +1,16 @@
-"""Figures of the test bed, like Figs. 6 and 7 of Kim et al. (2022): true divergences over steps, and over sizes. Each is an SVG file."""
+"""Figures of the test bed, like Figs. 6 and 7 of Kim et al. (2022): true divergences over steps,
+and over sizes. Each is an SVG file.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pseudocore.report.figure import INK, colours, draw, plain_ticks
-from pseudocore.testbed import Curve
+from pseudocore.reproduce.testbed import Curve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["over_sizes", "over_steps"]
 
 TITLES = {"reverse_kl": "reverse KL", "forward_kl": "forward KL", "w2_squared": "W₂²"}
 _WIDTH, _HEIGHT = 9.0, 2.9
@@ -21,32 +22,59 @@ Floors = Mapping[int, Mapping[str, float]]
 
 
 def over_steps(curves: Sequence[Curve], floors: Floors) -> bytes:
-    """Every method at the smallest size: the three divergences along its steps, and the floor of weight 1."""
+    """Every method at the smallest size: the three divergences along its steps, and the floor of
+    weight 1.
+    """
     size = min(curve.size for curve in curves)
 
     def fill(axes: Any, name: str, ink: Mapping[str, str]) -> None:
         for curve in curves:
             if curve.size == size:
-                axes.plot(curve.steps, _visible(curve.values[name]), color=ink[curve.method], linewidth=1.3, label=curve.method)
-        axes.axhline(max(floors[size][name], _LEAST), color=INK, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.7, label="floor at weight 1")
+                axes.plot(
+                    curve.steps,
+                    _visible(curve.values[name]),
+                    color=ink[curve.method],
+                    linewidth=1.3,
+                    label=curve.method,
+                )
+        axes.axhline(
+            max(floors[size][name], _LEAST),
+            color=INK,
+            linewidth=0.8,
+            linestyle=(0, (4, 3)),
+            alpha=0.7,
+            label="floor at weight 1",
+        )
         axes.set(xlabel="step", title=f"{TITLES[name]}, M = {size}")
 
     return _panels(curves, fill)
 
 
 def over_sizes(curves: Sequence[Curve], floors: Floors) -> bytes:
-    """Every method after its last step: the three divergences over the number of points, and the floor of weight 1."""
+    """Every method after its last step: the three divergences over the number of points, and the
+    floor of weight 1.
+    """
 
     def fill(axes: Any, name: str, ink: Mapping[str, str]) -> None:
         for method, colour in ink.items():
-            own = sorted((curve.size, curve.values[name][-1]) for curve in curves if curve.method == method)
+            own = sorted(
+                (curve.size, curve.values[name][-1]) for curve in curves if curve.method == method
+            )
             axes.plot(
                 [size for size, _ in own], _visible([value for _, value in own]), "o-",
                 color=colour, markersize=3.5, linewidth=1.2, label=method,
             )  # fmt: skip
         sizes = sorted(floors)
         lowest = _visible([floors[size][name] for size in sizes])
-        axes.plot(sizes, lowest, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.7, label="floor at weight 1")
+        axes.plot(
+            sizes,
+            lowest,
+            color=INK,
+            linewidth=0.8,
+            linestyle=(0, (4, 3)),
+            alpha=0.7,
+            label="floor at weight 1",
+        )
         axes.set(xlabel="M", title=f"{TITLES[name]} at the end")
 
     return _panels(curves, fill)

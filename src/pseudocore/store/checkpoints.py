@@ -8,10 +8,8 @@ from pathlib import Path
 from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError, RunError
-from pseudocore.store.artifact import read_tensors, write_tensors
+from pseudocore.store.coreset_file import read_tensors, write_tensors
 from pseudocore.store.files import writing
-
-__all__ = ["CHECKPOINT_FILE", "CheckpointFile"]
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 
@@ -23,11 +21,15 @@ class CheckpointFile:
         self.path = path
         self.config_digest = config_digest
         self.seconds = 0.0
-        """What the steps up to the checkpoint took, as it was last loaded or saved; a process that is killed tells it in no other way."""
+        """What the steps up to the checkpoint took, as it was last loaded or saved; a process that
+        is killed tells it in no other way.
+        """
         self._began = time.monotonic()
 
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
-        """Steps done and the state after them; None when nothing was saved. A damaged file is left where it is."""
+        """Steps done and the state after them; None when nothing was saved. A damaged file is left
+        where it is.
+        """
         self.seconds, self._began = 0.0, time.monotonic()
         if not self.path.exists():
             return None
@@ -39,14 +41,25 @@ class CheckpointFile:
         if type(step := header.get("step")) is not int:
             raise ArtifactError(f"{self.path} does not say which step it was saved at; {way_out}")
         if header.get("config") != self.config_digest:
-            raise RunError(f"{self.path} was made with another configuration than the run's config.toml; {way_out}")
-        self.seconds = seconds if isinstance(seconds := header.get("seconds"), float) and 0 <= seconds < math.inf else 0.0
+            raise RunError(
+                f"{self.path} was made with another configuration than the run's config.toml; {way_out}"
+            )
+        self.seconds = (
+            seconds
+            if isinstance(seconds := header.get("seconds"), float) and 0 <= seconds < math.inf
+            else 0.0
+        )
         return step, tensors
 
     def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
         now = time.monotonic()
         seconds = self.seconds + now - self._began
-        write_tensors(self.path, tensors, kind="checkpoint", header={"step": step, "config": self.config_digest, "seconds": seconds})
+        write_tensors(
+            self.path,
+            tensors,
+            kind="checkpoint",
+            header={"step": step, "config": self.config_digest, "seconds": seconds},
+        )
         self.seconds, self._began = seconds, now
 
     def clear(self) -> None:

@@ -1,7 +1,8 @@
 """Draws on disk: a folder with one safetensors file a draw, written whole or not at all.
 
-A file holds `theta` (chains, parameters) and the numbers (chains,) that go with the draw, under a digest; reading a draw reads its own
-bytes and no others. A killed chain takes its folder up again: what its checkpoint does not count is dropped and made anew, bit for bit.
+A file holds `theta` (chains, parameters) and the numbers (chains,) that go with the draw, under a
+digest; reading a draw reads its own bytes and no others. A killed chain takes its folder up again:
+what its checkpoint does not count is dropped and made anew, bit for bit.
 """
 
 import shutil
@@ -12,10 +13,8 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError, RunError
-from pseudocore.store.artifact import read_tensors, write_tensors
+from pseudocore.store.coreset_file import read_tensors, write_tensors
 from pseudocore.store.files import StrPath, writing
-
-__all__ = ["DrawsFolder"]
 
 
 class DrawsFolder:
@@ -44,15 +43,24 @@ class DrawsFolder:
             )
 
     def append(self, theta: Tensor, traces: Mapping[str, Tensor]) -> None:
-        write_tensors(self._file(self._num), {**traces, "theta": theta}, kind="draw", header={"number": self._num})
+        write_tensors(
+            self._file(self._num),
+            {**traces, "theta": theta},
+            kind="draw",
+            header={"number": self._num},
+        )
         self._num += 1
 
     def truncate(self, num_draws: int) -> None:
         """Drop what a resumed chain will make again."""
         if num_draws > self._num:
-            raise RunError(f"the chain had made {num_draws} draws at its checkpoint, but {self.path} holds {self._num}; start it again")
+            raise RunError(
+                f"the chain had made {num_draws} draws at its checkpoint, but {self.path} holds {self._num}; start it again"
+            )
         with writing(self.path):
-            for number in reversed(range(num_draws, self._num)):  # the last first: killed in between, what is left has no gap
+            for number in reversed(
+                range(num_draws, self._num)
+            ):  # the last first: killed in between, what is left has no gap
                 self._file(number).unlink()
                 self._num = number
 

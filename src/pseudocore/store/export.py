@@ -16,19 +16,24 @@ from pseudocore.core.types import Coreset
 from pseudocore.store import png, strict_json
 from pseudocore.store.files import StrPath, write_bytes, writing
 
-__all__ = ["LABELS_FILE", "export_npz", "export_pngs"]
-
 LABELS_FILE = "labels.csv"
 
 
 def export_npz(coreset: Coreset, path: StrPath) -> None:
-    """Write `x`, `y`, `weight`, `indices` (when points were chosen) and `provenance` (JSON text); reads without pickle.
+    """Write `x`, `y`, `weight`, `indices` (when points were chosen) and `provenance` (JSON text);
+    reads without pickle.
 
     An earlier export is replaced, any other file left alone.
     """
     if Path(path).is_file() and not _is_export(Path(path)):
-        raise RunError(f"{path} is there already and is no export of a coreset, so it is left alone; name another file")
-    arrays: dict[str, Any] = {"x": _array(coreset.x), "y": _array(coreset.y), "weight": _array(coreset.weight)}
+        raise RunError(
+            f"{path} is there already and is no export of a coreset, so it is left alone; name another file"
+        )
+    arrays: dict[str, Any] = {
+        "x": _array(coreset.x),
+        "y": _array(coreset.y),
+        "weight": _array(coreset.weight),
+    }
     if coreset.indices is not None:
         arrays["indices"] = _array(coreset.indices)
     archive = io.BytesIO()
@@ -55,7 +60,9 @@ def export_pngs(coreset: Coreset, folder: StrPath) -> None:
             "pictures, export it as npz instead"
         )
     folder = Path(folder)
-    names = [f"{number:05d}_class{label}.png" for number, label in enumerate(coreset.labels.tolist())]
+    names = [
+        f"{number:05d}_class{label}.png" for number, label in enumerate(coreset.labels.tolist())
+    ]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -82,4 +89,6 @@ def _labels_table(coreset: Coreset, names: list[str]) -> str:
 
 def _array(tensor: Tensor) -> npt.NDArray[np.generic]:
     tensor = tensor.detach().cpu()
-    return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())  # numpy has no bfloat16
+    return np.asarray(
+        (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    )  # numpy has no bfloat16

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pseudocore.core.errors import RunError
 
-__all__ = ["StrPath", "partial_of", "reason_of", "write_bytes", "writing"]
-
 StrPath = str | os.PathLike[str]
 
 
 def write_bytes(path: StrPath, data: bytes) -> None:
-    """Replace `path` by `data` atomically: after a crash at any moment it holds the old bytes or the new ones."""
+    """Replace `path` by `data` atomically: after a crash at any moment it holds the old bytes or
+    the new ones.
+    """
     path = Path(path)
     partial = partial_of(path)
     with writing(path):
@@ -37,7 +37,9 @@ def writing(path: StrPath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"cannot write {os.fspath(path)}: {reason_of(error)}; what was saved before is intact") from error
+        raise RunError(
+            f"cannot write {os.fspath(path)}: {reason_of(error)}; what was saved before is intact"
+        ) from error
 
 
 def partial_of(path: Path) -> Path:
@@ -56,7 +58,10 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a folder; the file is in place
+        if error.errno not in (
+            errno.EINVAL,
+            errno.ENOTSUP,
+        ):  # some file systems cannot sync a folder; the file is in place
             raise
     finally:
         os.close(handle)

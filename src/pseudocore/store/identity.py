@@ -1,10 +1,10 @@
-"""Whether two descriptions say the same: nested tables of words and numbers, compared and told apart in words."""
+"""Whether two descriptions say the same: nested tables of words and numbers, compared and told
+apart in words.
+"""
 
 import math
 from collections.abc import Mapping
 from typing import Any
-
-__all__ = ["differences"]
 
 NEAR = 1e-4
 """Relative: a mean computed on a GPU is that of a CPU up to rounding."""

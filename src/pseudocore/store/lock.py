@@ -1,4 +1,6 @@
-"""One writer at a time in a folder, by a lock the operating system drops when its holder dies, however it dies."""
+"""One writer at a time in a folder, by a lock the operating system drops when its holder dies,
+however it dies.
+"""
 
 import fcntl
 import os
@@ -10,8 +12,6 @@ from types import TracebackType
 from pseudocore.core.errors import RunError
 from pseudocore.store.files import writing
 
-__all__ = ["LOCK_FILE", "Lock", "TakenError"]
-
 LOCK_FILE = ".pseudocore.lock"
 """Stays in the folder: removing it would let two processes lock two files of one name."""
 
@@ -21,7 +21,8 @@ class TakenError(RunError):
 
 
 class Lock:
-    """The right to write into `folder`, held from construction to `release` or the end of the process.
+    """The right to write into `folder`, held from construction to `release` or the end of the
+    process.
 
     While another process has it: an error, or, given what to say first (`on_wait`), a wait.
     """
@@ -38,12 +39,19 @@ class Lock:
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 return
             self.release()
-            raise TakenError(f"{folder} is being written by another process; wait for it to end or choose another --out") from error
+            raise TakenError(
+                f"{folder} is being written by another process; wait for it to end or choose another --out"
+            ) from error
         except OSError:
             pass  # a file system without locks is no reason to refuse to work
 
     def __enter__(self) -> "Lock":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.release()

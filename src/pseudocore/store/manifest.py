@@ -10,22 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from pseudocore.core import cost
 from pseudocore.core.errors import ArtifactError, RunError
+from pseudocore.runtime import profiling as cost
 from pseudocore.store import strict_json
-
-__all__ = [
-    "MANIFEST_FILE",
-    "SCHEMA",
-    "check_entries",
-    "hardware",
-    "is_anothers",
-    "is_manifest",
-    "new_manifest",
-    "now",
-    "read_manifest",
-    "versions",
-]
 
 MANIFEST_FILE = "manifest.json"
 
@@ -70,7 +57,9 @@ def is_manifest(path: Path) -> bool:
 
 
 def is_anothers(path: Path) -> bool:
-    """Whether something else of ours, experts for example, has written this file; one that cannot be read is taken for a run's."""
+    """Whether something else of ours, experts for example, has written this file; one that cannot
+    be read is taken for a run's.
+    """
     try:
         return bool(strict_json.read(path).get("kind") != _KIND)
     except ArtifactError:
@@ -78,11 +67,16 @@ def is_anothers(path: Path) -> bool:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The checked manifest; `ArtifactError` when it is no JSON object, `RunError` when it is not a run's or a later one's."""
+    """The checked manifest; `ArtifactError` when it is no JSON object, `RunError` when it is not a
+    run's or a later one's.
+    """
     manifest = strict_json.read(path)
     if manifest.get("kind") != _KIND:
         kind = manifest.get("kind")
-        raise RunError(f"{path} is not the manifest of a run of pseudocore" + (f", but of {kind!r}" if isinstance(kind, str) else ""))
+        raise RunError(
+            f"{path} is not the manifest of a run of pseudocore"
+            + (f", but of {kind!r}" if isinstance(kind, str) else "")
+        )
     if type(manifest.get("schema")) is not int or not isinstance(manifest.get("status"), str):
         raise RunError(f"{path} is damaged: it does not say its schema or its status")
     if manifest["schema"] > SCHEMA:
@@ -93,9 +87,17 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def check_entries(manifest: dict[str, Any], path: Path) -> None:
-    """Refuse a manifest whose numbers cannot be gone on with; a reader does with those that are there."""
-    if wrong := [name for name, kind in _KINDS.items() if name in manifest and not isinstance(manifest[name], kind)]:
-        raise RunError(f"{path} is damaged: it says {wrong[0]} = {manifest[wrong[0]]!r}, which no run has written")
+    """Refuse a manifest whose numbers cannot be gone on with; a reader does with those that are
+    there.
+    """
+    if wrong := [
+        name
+        for name, kind in _KINDS.items()
+        if name in manifest and not isinstance(manifest[name], kind)
+    ]:
+        raise RunError(
+            f"{path} is damaged: it says {wrong[0]} = {manifest[wrong[0]]!r}, which no run has written"
+        )
     if type(manifest.get("experts", {}).get("num_experts", 0)) is not int:
         raise RunError(f"{path} is damaged: its experts are not what a run has written")
     try:
@@ -110,7 +112,12 @@ def versions() -> dict[str, str]:
         ours = metadata.version("pseudocore")
     except metadata.PackageNotFoundError:  # run from a source tree that was never installed
         ours = "not installed"
-    return {"pseudocore": ours, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+    return {
+        "pseudocore": ours,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def hardware() -> str:

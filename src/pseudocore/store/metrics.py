@@ -8,13 +8,13 @@ from pseudocore.core.errors import ArtifactError
 from pseudocore.store import strict_json
 from pseudocore.store.files import reason_of, write_bytes, writing
 
-__all__ = ["METRICS_FILE", "MetricsFile"]
-
 METRICS_FILE = "metrics.jsonl"
 
 
 class MetricsFile:
-    """An append-only file of lines; holds no clock, so that a resumed run's equals an uninterrupted one's."""
+    """An append-only file of lines; holds no clock, so that a resumed run's equals an uninterrupted
+    one's.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,18 +27,24 @@ class MetricsFile:
     def truncate(self, step: int) -> None:
         """Keep the whole lines up to `step`, byte for byte."""
         lines = self._lines()
-        kept = [line for line in lines if (entry := _entry(line)) is not None and entry["step"] <= step]
+        kept = [
+            line for line in lines if (entry := _entry(line)) is not None and entry["step"] <= step
+        ]
         if kept != lines:
             write_bytes(self.path, b"".join(kept))
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines; one still being written, or torn when its writer was killed, is passed over."""
+        """All whole lines; one still being written, or torn when its writer was killed, is passed
+        over.
+        """
         entries = []
         for number, line in enumerate(self._lines(), start=1):
             if (entry := _entry(line)) is not None:
                 entries.append(entry)
             elif line.endswith(b"\n"):
-                raise ArtifactError(f"{self.path} is damaged: line {number} is not a JSON object with a step; delete that line")
+                raise ArtifactError(
+                    f"{self.path} is damaged: line {number} is not a JSON object with a step; delete that line"
+                )
         return entries
 
     def _lines(self) -> list[bytes]:

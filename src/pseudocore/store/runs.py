@@ -1,8 +1,9 @@
 """A RUN: the folder that holds one reduction from its first step to its last evaluation.
 
-`coreset.safetensors`, `config.toml` (the merged truth), `metrics.jsonl`, `manifest.json`, `evaluations/<name>.json`,
-`continual/<name>.json`, and `checkpoint.safetensors` while it lives; `.replaced` while it replaces another. Anything else in the folder
-belongs to somebody else and is left alone.
+`coreset.safetensors`, `config.toml` (the merged truth), `metrics.jsonl`, `manifest.json`,
+`evaluations/<name>.json`, `continual/<name>.json`, and `checkpoint.safetensors` while it lives;
+`.replaced` while it replaces another. Anything else in the folder belongs to somebody else and is
+left alone.
 """
 
 import hashlib
@@ -17,21 +18,38 @@ from typing import Any
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.types import Coreset
 from pseudocore.store import strict_json, toml
-from pseudocore.store.artifact import CORESET_FILE, load_coreset, save_coreset
 from pseudocore.store.checkpoints import CHECKPOINT_FILE, CheckpointFile
+from pseudocore.store.coreset_file import CORESET_FILE, load_coreset, save_coreset
 from pseudocore.store.files import StrPath, write_bytes, writing
 from pseudocore.store.lock import LOCK_FILE, Lock
-from pseudocore.store.manifest import MANIFEST_FILE, check_entries, is_anothers, is_manifest, new_manifest, now, read_manifest
+from pseudocore.store.manifest import (
+    MANIFEST_FILE,
+    check_entries,
+    is_anothers,
+    is_manifest,
+    new_manifest,
+    now,
+    read_manifest,
+)
 from pseudocore.store.metrics import METRICS_FILE, MetricsFile
-from pseudocore.store.replacing import CONFIG_FILE, CONTINUAL, EVALUATIONS, json_files, make_way, settle
-
-__all__ = ["Run"]
+from pseudocore.store.overwrite import (
+    CONFIG_FILE,
+    CONTINUAL,
+    EVALUATIONS,
+    json_files,
+    settle,
+    stash,
+)
 
 
 class Run:
-    """A run folder. `create` gives one to write, locked against other writers; `open` gives one to read and evaluate."""
+    """A run folder. `create` gives one to write, locked against other writers; `open` gives one to
+    read and evaluate.
+    """
 
-    def __init__(self, path: Path, config: dict[str, Any], manifest: dict[str, Any], lock: Lock | None = None) -> None:
+    def __init__(
+        self, path: Path, config: dict[str, Any], manifest: dict[str, Any], lock: Lock | None = None
+    ) -> None:
         self.path = path
         self.config = config
         self.manifest = manifest
@@ -39,14 +57,26 @@ class Run:
         self._metrics = MetricsFile(path / METRICS_FILE)
         self._lock = lock
         self.gave_way = False
-        """Whether this run ended before it had saved anything, and the one it was to replace is back in its place."""
+        """Whether this run ended before it had saved anything, and the one it was to replace is
+        back in its place.
+        """
 
     @classmethod
-    def create(cls, path: StrPath, config: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False, command: str = "") -> "Run":
-        """Start a run in a new or empty folder, take up the one that is there (`resume`), or replace it (`overwrite`).
+    def create(
+        cls,
+        path: StrPath,
+        config: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        command: str = "",
+    ) -> "Run":
+        """Start a run in a new or empty folder, take up the one that is there (`resume`), or
+        replace it (`overwrite`).
 
-        Resuming a finished run gives it back with `finished` set and changes nothing. A replaced run stays aside until the new one has its
-        coreset, and comes back when the new one ends without so much as a checkpoint.
+        Resuming a finished run gives it back with `finished` set and changes nothing. A replaced
+        run stays aside until the new one has its coreset, and comes back when the new one ends
+        without so much as a checkpoint.
         """
         if resume and overwrite:
             raise ConfigError("--resume and --overwrite exclude each other; give one of them")
@@ -61,11 +91,13 @@ class Run:
             if resume and (path / MANIFEST_FILE).exists():
                 return cls._resume(path, given, lock)
             if overwrite:
-                make_way(path)
+                stash(path)
             _refuse_run(path)
             write_bytes(path / CONFIG_FILE, toml.dumps(given).encode())
             manifest = new_manifest(command)
-            strict_json.write(path / MANIFEST_FILE, manifest)  # last: from here on the folder is a run
+            strict_json.write(
+                path / MANIFEST_FILE, manifest
+            )  # last: from here on the folder is a run
             return cls(path, given, manifest, lock)
         except BaseException:
             settle(path)
@@ -77,10 +109,16 @@ class Run:
         """The run in a folder, for reading it and for adding evaluations."""
         path = Path(path)
         if not os.path.isdir(path):
-            raise RunError(f"{path} is a file, not the folder of a run" if os.path.exists(path) else f"there is no folder {path}")
+            raise RunError(
+                f"{path} is a file, not the folder of a run"
+                if os.path.exists(path)
+                else f"there is no folder {path}"
+            )
         if not (path / MANIFEST_FILE).exists():
             raise RunError(f"{path} is not a run: it holds no {MANIFEST_FILE}")
-        manifest = read_manifest(path / MANIFEST_FILE)  # first: what is no run has no configuration to miss
+        manifest = read_manifest(
+            path / MANIFEST_FILE
+        )  # first: what is no run has no configuration to miss
         return cls(path, _stored_config(path), manifest)
 
     @classmethod
@@ -89,10 +127,14 @@ class Run:
         check_entries(manifest, path / MANIFEST_FILE)
         stored = _stored_config(path)
         if differences := _differences(stored, given):
-            raise RunError(f"cannot resume {path} with another configuration ({'; '.join(differences)}); pass --overwrite to start again")
+            raise RunError(
+                f"cannot resume {path} with another configuration ({'; '.join(differences)}); pass --overwrite to start again"
+            )
         run = cls(path, stored, manifest, lock)
         if not run.finished:
-            run.update_manifest(status="running", reason="", resumed=[*manifest.get("resumed", []), now()])
+            run.update_manifest(
+                status="running", reason="", resumed=[*manifest.get("resumed", []), now()]
+            )
         return run
 
     @property
@@ -127,7 +169,10 @@ class Run:
         save_coreset(self.path / CORESET_FILE, coreset)
 
     def coreset(self) -> Coreset:
-        if self.manifest.get("status") in ("interrupted", "running") and not (self.path / CORESET_FILE).exists():
+        if (
+            self.manifest.get("status") in ("interrupted", "running")
+            and not (self.path / CORESET_FILE).exists()
+        ):
             raise RunError(_not_yet(self.path, self.manifest))
         return load_coreset(self.path)
 
@@ -156,7 +201,12 @@ class Run:
     def __enter__(self) -> "Run":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -168,33 +218,51 @@ def _refuse_stranger(path: Path) -> None:
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     ours = not is_anothers(path / MANIFEST_FILE) if MANIFEST_FILE in names else LOCK_FILE in names
     if names and not (ours and (LOCK_FILE in names or is_manifest(path / MANIFEST_FILE))):
-        raise RunError(f"{path} is not empty and holds no run of pseudocore; its files are left alone, choose another --out")
+        raise RunError(
+            f"{path} is not empty and holds no run of pseudocore; its files are left alone, choose another --out"
+        )
 
 
 def _refuse_run(path: Path) -> None:
     if (path / MANIFEST_FILE).exists():
-        raise RunError(f"{path} already holds a run; pass --resume to continue it or --overwrite to replace it")
-    if left := [name for name in (CORESET_FILE, CHECKPOINT_FILE, METRICS_FILE) if (path / name).exists()]:
-        raise RunError(f"{path} holds the {left[0]} of a run that has lost its {MANIFEST_FILE}; pass --overwrite to start again")
+        raise RunError(
+            f"{path} already holds a run; pass --resume to continue it or --overwrite to replace it"
+        )
+    if left := [
+        name for name in (CORESET_FILE, CHECKPOINT_FILE, METRICS_FILE) if (path / name).exists()
+    ]:
+        raise RunError(
+            f"{path} holds the {left[0]} of a run that has lost its {MANIFEST_FILE}; pass --overwrite to start again"
+        )
 
 
 def _save(folder: Path, name: str, table: Mapping[str, Any]) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-        raise ConfigError(f"{name!r} cannot name an evaluation; use letters, digits, '.', '_' and '-'")
+        raise ConfigError(
+            f"{name!r} cannot name an evaluation; use letters, digits, '.', '_' and '-'"
+        )
     with writing(folder):
         folder.mkdir(exist_ok=True)
     strict_json.write(folder / f"{name}.json", table)
 
 
 def _not_yet(path: Path, manifest: Mapping[str, Any]) -> str:
-    """Why a run has no coreset, and the command that goes on with it; not whatever else a stranger's manifest calls its command."""
+    """Why a run has no coreset, and the command that goes on with it; not whatever else a
+    stranger's manifest calls its command.
+    """
     interrupted = manifest["status"] == "interrupted"
-    why = (manifest.get("reason") or "interrupted") if interrupted else "it is still running, or was killed"
+    why = (
+        (manifest.get("reason") or "interrupted")
+        if interrupted
+        else "it is still running, or was killed"
+    )
     try:
         words = shlex.split(str(manifest.get("command", "")))
     except ValueError:  # a manifest that somebody has edited
         words = []
-    resuming = shlex.join([*(word for word in words if word not in ("--resume", "--overwrite")), "--resume"])
+    resuming = shlex.join(
+        [*(word for word in words if word not in ("--resume", "--overwrite")), "--resume"]
+    )
     is_ours = words[:2] == ["pseudocore", "reduce"]
     return f"{path} has no coreset yet ({why}); go on with: {resuming if is_ours else 'the command that made it, and --resume'}"
 
@@ -216,7 +284,9 @@ def _differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[st
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Dotted keys and the text of their values: text, because nan differs from itself and true equals 1."""
+    """Dotted keys and the text of their values: text, because nan differs from itself and true
+    equals 1.
+    """
     flat: list[tuple[str, str]] = []
     for name, value in table.items():
         if isinstance(value, Mapping) and value:
@@ -227,4 +297,6 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _digest(config: Mapping[str, Any]) -> str:
-    return hashlib.blake2b(strict_json.encode(config, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        strict_json.encode(config, sort_keys=True).encode(), digest_size=16
+    ).hexdigest()

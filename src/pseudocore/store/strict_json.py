@@ -1,6 +1,8 @@
-"""JSON that any reader accepts: NaN and the infinities travel as the strings "NaN", "Infinity", "-Infinity".
+"""JSON that any reader accepts: NaN and the infinities travel as the strings "NaN", "Infinity",
+"-Infinity".
 
-`decode` turns exactly these three strings back into floats, so a text that happens to be one of them comes back a number.
+`decode` turns exactly these three strings back into floats, so a text that happens to be one of
+them comes back a number.
 """
 
 import json
@@ -16,13 +18,13 @@ from torch import Tensor
 from pseudocore.core.errors import ArtifactError
 from pseudocore.store.files import StrPath, reason_of, write_bytes
 
-__all__ = ["decode", "encode", "read", "write"]
-
 _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def encode(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Text of nested mappings, sequences, strings, numbers, booleans, None, paths and one-element arrays or tensors."""
+    """Text of nested mappings, sequences, strings, numbers, booleans, None, paths and one-element
+    arrays or tensors.
+    """
     return json.dumps(_plain(value), indent=indent, sort_keys=sort_keys, allow_nan=False)
 
 
@@ -48,7 +50,9 @@ def read(path: StrPath) -> dict[str, Any]:
     except ValueError as error:
         raise ArtifactError(f"{os.fspath(path)} is damaged: it is not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise ArtifactError(f"{os.fspath(path)} is damaged: it should hold a JSON object, not {type(value).__name__}")
+        raise ArtifactError(
+            f"{os.fspath(path)} is damaged: it should hold a JSON object, not {type(value).__name__}"
+        )
     return value
 
 

@@ -1,4 +1,6 @@
-"""The TOML that configurations need: nested tables of text, numbers, booleans and lists, written so that they read back equal."""
+"""The TOML that configurations need: nested tables of text, numbers, booleans and lists, written so
+that they read back equal.
+"""
 
 import os
 import re
@@ -9,8 +11,6 @@ from typing import Any
 
 from pseudocore.core.errors import ConfigError
 from pseudocore.store.files import StrPath, reason_of
-
-__all__ = ["dumps", "loads", "read"]
 
 
 def dumps(mapping: Mapping[str, Any]) -> str:
@@ -26,7 +26,9 @@ def loads(text: str, *, source: str = "TOML") -> dict[str, Any]:
         raise ConfigError(f"{source}: it is nested too deeply") from None
     except ValueError as error:
         message, line = _without_position(str(error))
-        line = line or text.count("\n") + (not text.endswith("\n"))  # an unexpected end has no position of its own
+        line = line or text.count("\n") + (
+            not text.endswith("\n")
+        )  # an unexpected end has no position of its own
         raise ConfigError(f"{source}, line {line}: {message}") from error
 
 
@@ -40,7 +42,9 @@ def read(path: StrPath) -> dict[str, Any]:
         raise ConfigError(f"cannot read {where}: {reason_of(error)}") from error
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{where}, line {line}: byte {data[error.start]:#04x} is not UTF-8 text") from error
+        raise ConfigError(
+            f"{where}, line {line}: byte {data[error.start]:#04x} is not UTF-8 text"
+        ) from error
 
 
 def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
@@ -50,7 +54,11 @@ def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
             lines.append(f"{_key(name)} = {_value(value, (*path, name))}")
     for name, value in table.items():
         if isinstance(value, Mapping):
-            lines += ["", f"[{'.'.join(map(_key, (*path, name)))}]"] if lines or path else [f"[{_key(name)}]"]
+            lines += (
+                ["", f"[{'.'.join(map(_key, (*path, name)))}]"]
+                if lines or path
+                else [f"[{_key(name)}]"]
+            )
             lines += _table_lines(value, (*path, name))
     return lines
 
@@ -73,18 +81,40 @@ def _value(value: Any, path: tuple[str, ...]) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(entry, path) for entry in value) + "]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(name)} = {_value(entry, (*path, name))}" for name, entry in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(
+                f"{_key(name)} = {_value(entry, (*path, name))}" for name, entry in value.items()
+            )
+            + "}"
+        )
     hint = "; leave it out instead" if value is None else ""
     raise ConfigError(f"{'.'.join(path)} = {value!r} cannot be written as TOML{hint}")
 
 
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_ESCAPES = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\b": "\\b",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\f": "\\f",
+    "\r": "\\r",
+}
 
 
 def _text(text: str) -> str:
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise ConfigError(f"the text {text!r} cannot be written as TOML: it is not valid Unicode")
-    return '"' + re.sub(r'["\\\x00-\x1f\x7f]', lambda found: _ESCAPES.get(found[0], f"\\u{ord(found[0]):04x}"), text) + '"'
+    return (
+        '"'
+        + re.sub(
+            r'["\\\x00-\x1f\x7f]',
+            lambda found: _ESCAPES.get(found[0], f"\\u{ord(found[0]):04x}"),
+            text,
+        )
+        + '"'
+    )
 
 
 def _without_position(message: str) -> tuple[str, int | None]:

@@ -1,5 +1,6 @@
-# ruff: noqa: ARG002  a fake keeps the arguments of the protocol it follows
-"""A linear model, an affine preprocessing and a four-point problem: enough to work every formula out by hand."""
+"""A linear model, an affine preprocessing and a four-point problem: enough to work every formula
+out by hand.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -23,17 +24,30 @@ class LinearModel(NamedTuple):
     def num_parameters(self) -> int:
         return (self.num_features + 1) * self.num_classes
 
-    def init(self, rng: Rng, *, num: int | None = None, device: Any = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    def init(
+        self,
+        rng: Rng,
+        *,
+        num: int | None = None,
+        device: Any = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
         shape = (self.num_parameters,) if num is None else (num, self.num_parameters)
         return rng.normal(*shape, device=device, dtype=dtype)
 
-    def features(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor:
+    def features(
+        self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
         return x.flatten(1).expand(*theta.shape[:-1], -1, -1)
 
-    def logits(self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None) -> Tensor:
+    def logits(
+        self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
         split = self.num_features * self.num_classes
         weight = theta[..., :split].reshape(*theta.shape[:-1], self.num_classes, self.num_features)
-        logits: Tensor = self.features(theta, x) @ weight.mT + theta[..., None, split:]  # (..., n, classes)
+        logits: Tensor = (
+            self.features(theta, x) @ weight.mT + theta[..., None, split:]
+        )  # (..., n, classes)
         return logits
 
     def statistics(self, theta: Tensor, x: Tensor) -> dict[str, Tensor]:
@@ -66,12 +80,16 @@ MakeProblem = Callable[..., Problem]
 def make_problem() -> MakeProblem:
     """A problem on two features and two classes; images (1, 1, 2) instead with `images=True`."""
 
-    def make(*, images: bool = False, shift: float = 0.0, scale: float = 1.0, **changes: Any) -> Problem:
+    def make(
+        *, images: bool = False, shift: float = 0.0, scale: float = 1.0, **changes: Any
+    ) -> Problem:
         x = torch.tensor([[0.0, 1.0], [1.0, 0.5], [0.25, 0.0], [0.75, 1.0]])
         if images:
             x = (x * 255).to(torch.uint8).reshape(4, 1, 1, 2)
         split = Examples(x, torch.tensor([0, 1, 0, 0]))
-        return Problem(Dataset("four", split, split, 2), LinearModel(2, 2), Affine(shift, scale), **changes)
+        return Problem(
+            Dataset("four", split, split, 2), LinearModel(2, 2), Affine(shift, scale), **changes
+        )
 
     return make
 

@@ -1,4 +1,6 @@
-"""A captured step must be the eager step: same draws, same states, same fallbacks. Capture itself needs a GPU."""
+"""A captured step must be the eager step: same draws, same states, same fallbacks. Capture itself
+needs a GPU.
+"""
 
 import gc
 from dataclasses import replace
@@ -10,12 +12,21 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from pseudocore.core import compile as compile_module
-from pseudocore.core.compile import WARM_UP, Stepper, _Drawing, _no_collection, _record, fused, is_plain, may_read_back
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone
 from pseudocore.data import augment
+from pseudocore.runtime import steps as compile_module
+from pseudocore.runtime.steps import (
+    WARM_UP,
+    StepRunner,
+    _Drawing,
+    _no_collection,
+    _record,
+    compile_region,
+    host_sync_allowed,
+    is_eager,
+)
 
 
 class State(NamedTuple):
@@ -28,7 +39,9 @@ class Info(NamedTuple):
 
 
 def step(problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-    """Draws twice from one stream, once from another, and hands an old buffer on: the three ways a capture could go wrong."""
+    """Draws twice from one stream, once from another, and hands an old buffer on: the three ways a
+    capture could go wrong.
+    """
     first = rng("noise").normal(4, device=problem.device)
     again = rng("noise").normal(4, device=problem.device)
     other = rng("other", 1).uniform(4, device=problem.device)
@@ -42,12 +55,16 @@ def host_step(problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
 
 def replacing_step(problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
     """Its state comes of `_replace`, which torch 2.11 gives back as an empty tuple."""
-    return state._replace(x=state.x + rng("noise").normal(4, device=problem.device)), Info(state.x.sum())
+    return state._replace(x=state.x + rng("noise").normal(4, device=problem.device)), Info(
+        state.x.sum()
+    )
 
 
-def run(problem: Problem, compile: str, function=step, num: int = 12) -> tuple[list[State], Stepper]:
+def run(
+    problem: Problem, compile: str, function=step, num: int = 12
+) -> tuple[list[State], StepRunner]:
     state = State(torch.zeros(4, device=problem.device), torch.zeros(4, device=problem.device))
-    stepper, states = Stepper(function, problem, compile), []  # type: ignore[arg-type]
+    stepper, states = StepRunner(function, problem, compile), []  # type: ignore[arg-type]
     for number in range(num):
         state, info = stepper(state, Rng(3)("step", number))
         if function is step:
@@ -78,7 +95,9 @@ def test_a_step_can_be_taken_again_with_its_draws_made_before(problem: Problem) 
         replayable.step(state, replayable.draws(rng)[:2])
 
 
-def test_a_step_that_cannot_be_compiled_runs_eagerly_and_says_why(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_cannot_be_compiled_runs_eagerly_and_says_why(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*arguments: object, **options: object) -> None:
         raise NotImplementedError("no compiler here\nand a long story")
 
@@ -101,7 +120,9 @@ def test_compiled_equals_eager(problem: Problem, function: Any) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::DeprecationWarning"
+)  # of torch's own compiler
 @pytest.mark.parametrize("compile", ["auto", "on"])
 def test_captured_equals_eager(problem: Problem, compile: str) -> None:
     problem = replace(problem, device=torch.device("cuda"))
@@ -110,25 +131,35 @@ def test_captured_equals_eager(problem: Problem, compile: str) -> None:
     assert stepper.note == ""
     assert stepper._graph is not None
     for one, other in zip(captured, eager, strict=True):
-        torch.testing.assert_close(one.x, other.x, rtol=1e-6, atol=1e-6)  # a compiled sum may be added up in another order
+        torch.testing.assert_close(
+            one.x, other.x, rtol=1e-6, atol=1e-6
+        )  # a compiled sum may be added up in another order
         torch.testing.assert_close(one.previous, other.previous, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_what_a_step_asks_about_itself_can_be_compiled() -> None:
-    """A single question that torch's compiler cannot follow, on a GPU alone perhaps, leaves every such step uncompiled."""
+    """A single question that torch's compiler cannot follow, on a GPU alone perhaps, leaves every
+    such step uncompiled.
+    """
 
     problem = on_a_gpu_with_kernels()
 
     def asking(x: Tensor) -> Tensor:
-        return fused(lambda x: x + 1)(x) + (10 if is_plain() or may_read_back() else 20) + (100 if problem.has_kernels else 200)
+        return (
+            compile_region(lambda x: x + 1)(x)
+            + (10 if is_eager() or host_sync_allowed() else 20)
+            + (100 if problem.has_kernels else 200)
+        )
 
     assert torch.compile(asking, fullgraph=True, backend="eager")(torch.zeros(1)) == 121
     assert asking(torch.zeros(1)) == 111
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:TensorFloat32:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:TensorFloat32:UserWarning"
+)
 @pytest.mark.parametrize("siamese", [True, False])
 def test_a_step_that_augments_is_compiled(problem: Problem, siamese: bool) -> None:
     view = augment.DSA(siamese=siamese)
@@ -183,20 +214,24 @@ def test_no_garbage_is_collected_while_capturing(was_on: bool) -> None:
         gc.enable()
 
 
-def test_whatever_goes_wrong_in_capturing_the_run_goes_on(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_goes_wrong_in_capturing_the_run_goes_on(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise TypeError("an odd thing")
 
     monkeypatch.setattr(compile_module, "_capture", refuse)
     monkeypatch.setattr(compile_module, "_on_side_stream", lambda call: call())
     put_back: list[object] = []
-    generator = SimpleNamespace(clone_state=lambda: "its state", graphsafe_set_state=put_back.append)
+    generator = SimpleNamespace(
+        clone_state=lambda: "its state", graphsafe_set_state=put_back.append
+    )
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "the stream")
     monkeypatch.setattr(torch.cuda, "set_stream", put_back.append)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    state, stepper = State(torch.zeros(4), torch.zeros(4)), Stepper(step, problem)
+    state, stepper = State(torch.zeros(4), torch.zeros(4)), StepRunner(step, problem)
     stepper._warm_up = 2
     for number in range(4):
         state, _ = stepper(state, Rng(3)("step", number))
@@ -206,7 +241,9 @@ def test_whatever_goes_wrong_in_capturing_the_run_goes_on(problem: Problem, monk
 
 
 def test_draws_can_be_made_when_they_are_asked_for(problem: Problem) -> None:
-    """What a captured step does that is not compiled: it holds no more draws at once than an eager one."""
+    """What a captured step does that is not compiled: it holds no more draws at once than an eager
+    one.
+    """
     state, rng = State(torch.zeros(4), torch.zeros(4)), Rng(3)("step", 5)
     replayable = _record(step, problem, state, Rng(3)("step", 0))
     drawing = _Drawing(replayable.tape, [rng(*draw.path).generator() for draw in replayable.tape])
@@ -215,12 +252,14 @@ def test_draws_can_be_made_when_they_are_asked_for(problem: Problem) -> None:
 
 def step_of_pieces(problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
     noise = rng("noise").normal(4)
-    slope = fused(grad(lambda x: (x * x * noise).sum()))(state.x)
-    inside = grad(lambda x: fused(torch.sin)(x).sum())(state.x)
+    slope = compile_region(grad(lambda x: (x * x * noise).sum()))(state.x)
+    inside = grad(lambda x: compile_region(torch.sin)(x).sum())(state.x)
     return State(state.x - 0.1 * slope + inside, state.x), Info(slope)
 
 
-def test_pieces_are_compiled_where_a_step_is_compiled_in_pieces(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_are_compiled_where_a_step_is_compiled_in_pieces(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiled: list[object] = []
 
     def note(function: object, **options: object) -> object:
@@ -231,9 +270,12 @@ def test_pieces_are_compiled_where_a_step_is_compiled_in_pieces(problem: Problem
     start, rng = State(torch.ones(4), torch.zeros(4)), Rng(3)("step", 0)
     expected = step_of_pieces(problem, start, rng)[0]
     assert not compiled, "outside a step nothing is compiled"
-    for in_pieces, num in ((False, 1), (True, 2)):  # the whole, or the gradient: once to try it, once for the step
+    for compile_regions, num in (
+        (False, 1),
+        (True, 2),
+    ):  # the whole, or the gradient: once to try it, once for the step
         compiled.clear()
-        stepper = Stepper(step_of_pieces, problem, "on", in_pieces=in_pieces)
+        stepper = StepRunner(step_of_pieces, problem, "on", compile_regions=compile_regions)
         assert torch.equal(stepper(start, rng)[0].x, expected.x)
         assert len(compiled) == num
         assert stepper.note == ""
@@ -242,15 +284,24 @@ def test_pieces_are_compiled_where_a_step_is_compiled_in_pieces(problem: Problem
     assert not compiled, "nor after one"
 
 
-@pytest.mark.parametrize("in_pieces", [False, True])
-@pytest.mark.parametrize("kind", ["_dynamo.exc.InternalTorchDynamoError", "_dynamo.exc.FailOnRecompileLimitHit", "_inductor.exc.Odd"])
+@pytest.mark.parametrize("compile_regions", [False, True])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "_dynamo.exc.InternalTorchDynamoError",
+        "_dynamo.exc.FailOnRecompileLimitHit",
+        "_inductor.exc.Odd",
+    ],
+)
 def test_what_cannot_be_compiled_for_a_later_call_goes_on_eagerly(
-    kind: str, in_pieces: bool, problem: Problem, monkeypatch: pytest.MonkeyPatch
+    kind: str, compile_regions: bool, problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a guard fails and what is compiled anew does not work."""
     calls: list[object] = []
     module, _, name = kind.rpartition(".")
-    error = type(name, (Exception,), {"__module__": f"torch.{module}"})  # not all of torch's own are RuntimeErrors
+    error = type(
+        name, (Exception,), {"__module__": f"torch.{module}"}
+    )  # not all of torch's own are RuntimeErrors
 
     def fragile(function: Any, **_: object) -> Any:
         def called(*arguments: Any) -> Any:
@@ -262,7 +313,10 @@ def test_what_cannot_be_compiled_for_a_later_call_goes_on_eagerly(
         return called
 
     monkeypatch.setattr(torch, "compile", fragile)
-    stepper, state = Stepper(step_of_pieces, problem, "on", in_pieces=in_pieces), State(torch.ones(4), torch.zeros(4))
+    stepper, state = (
+        StepRunner(step_of_pieces, problem, "on", compile_regions=compile_regions),
+        State(torch.ones(4), torch.zeros(4)),
+    )
     expected = state
     for number in range(4):
         state, _ = stepper(state, Rng(3)("step", number))
@@ -277,7 +331,7 @@ def test_other_errors_of_a_step_are_not_taken_for_the_compilers(problem: Problem
         raise RuntimeError("the step's own")
 
     with pytest.raises(RuntimeError, match="the step's own"):
-        Stepper(broken, problem, "auto")((torch.zeros(1),), Rng(0))
+        StepRunner(broken, problem, "auto")((torch.zeros(1),), Rng(0))
 
 
 @pytest.mark.parametrize(("how", "allowed"), [("auto", True), ("off", False)])
@@ -286,10 +340,10 @@ def test_off_uses_no_kernels_of_our_own_either(how: Any, allowed: bool) -> None:
 
     def step(problem: Problem, state: Any, rng: Rng) -> tuple[Any, Any]:
         seen.append(problem.has_kernels)
-        assert may_read_back() is not allowed  # what is read back cannot be captured
+        assert host_sync_allowed() is not allowed  # what is read back cannot be captured
         return state, ()
 
-    stepper = Stepper(step, problem, how)
+    stepper = StepRunner(step, problem, how)
     stepper._warm_up = 0
     stepper((torch.zeros(1),), Rng(0))
     assert seen == [allowed]

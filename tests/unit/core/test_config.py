@@ -1,4 +1,6 @@
-"""Configuration: fields read with their help and bounds, built from mappings, all problems named at once."""
+"""Configuration: fields read with their help and bounds, built from mappings, all problems named at
+once.
+"""
 
 import math
 import tomllib
@@ -10,7 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pseudocore.core.config import Count, Fraction, NonNegative, Option, Positive, Range, Whole, build, check, options, to_dict
+from pseudocore.core.config import (
+    Count,
+    Fraction,
+    NonNegative,
+    Option,
+    Positive,
+    Range,
+    Whole,
+    build,
+    check,
+    options,
+    to_dict,
+)
 from pseudocore.core.errors import ConfigError
 
 
@@ -45,9 +59,13 @@ def test_options_are_the_fields_in_order() -> None:
     found = {option.name: option for option in options(Method)}
     assert list(found) == list(Method.__dataclass_fields__)
     assert found["num_steps"] == Option("num_steps", int, 5000, "Outer steps.", Range(low=1))
-    assert found["step_size"] == Option("step_size", float, 0.1, "Step of the inner loop, over two lines.", Range(above=0))
+    assert found["step_size"] == Option(
+        "step_size", float, 0.1, "Step of the inner loop, over two lines.", Range(above=0)
+    )
     assert found["loss"].type == Literal["ce", "mse"]
-    assert found["clip"] == Option("clip", float | None, None, "Largest gradient norm; none when left out.", None)
+    assert found["clip"] == Option(
+        "clip", float | None, None, "Largest gradient norm; none when left out.", None
+    )
 
 
 def test_help_is_the_string_under_a_field_and_nothing_else() -> None:
@@ -63,7 +81,9 @@ def test_a_class_without_source_has_options_without_help() -> None:
 
 def test_build_takes_what_is_given_and_defaults_the_rest() -> None:
     assert build(Method, {}) == Method()
-    assert build(Method, {"num_steps": 3, "loss": "mse", "clip": 1.5}) == Method(num_steps=3, loss="mse", clip=1.5)
+    assert build(Method, {"num_steps": 3, "loss": "mse", "clip": 1.5}) == Method(
+        num_steps=3, loss="mse", clip=1.5
+    )
 
 
 def test_whole_numbers_become_floats_where_floats_are_meant() -> None:
@@ -74,8 +94,14 @@ def test_whole_numbers_become_floats_where_floats_are_meant() -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    made = build(Method, {"num_steps": np.int64(3), "step_size": np.float64(0.5), "decay": np.int32(1)})
-    assert [(type(value), value) for value in (made.num_steps, made.step_size, made.decay)] == [(int, 3), (float, 0.5), (float, 1.0)]
+    made = build(
+        Method, {"num_steps": np.int64(3), "step_size": np.float64(0.5), "decay": np.int32(1)}
+    )
+    assert [(type(value), value) for value in (made.num_steps, made.step_size, made.decay)] == [
+        (int, 3),
+        (float, 0.5),
+        (float, 1.0),
+    ]
     direct = Method(num_steps=np.int64(3), step_size=np.float32(0.5))  # type: ignore[arg-type]
     check(direct)
     assert type(to_dict(direct)["num_steps"]) is int
@@ -84,7 +110,16 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 def test_every_problem_is_reported_at_once() -> None:
-    bad = {"num_step": 3, "step_size": 0, "momentum": 1.5, "loss": "l2", "learn_labels": 1, "burn_in": -1, "note": 7, "zzz": 0}
+    bad = {
+        "num_step": 3,
+        "step_size": 0,
+        "momentum": 1.5,
+        "loss": "l2",
+        "learn_labels": 1,
+        "burn_in": -1,
+        "note": 7,
+        "zzz": 0,
+    }
     with pytest.raises(ConfigError) as caught:
         build(Method, bad, what="preset x.toml")
     text = str(caught.value)
@@ -181,4 +216,6 @@ def test_building_from_the_plain_values_gives_the_instance_back(config: Method) 
 
 def test_reads_a_toml_table() -> None:
     table = tomllib.loads('num_steps = 10\nstep_size = 1e-2\nlearn_labels = true\nloss = "mse"')
-    assert build(Method, table) == Method(num_steps=10, step_size=0.01, learn_labels=True, loss="mse")
+    assert build(Method, table) == Method(
+        num_steps=10, step_size=0.01, learn_labels=True, loss="mse"
+    )

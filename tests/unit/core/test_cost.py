@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from pseudocore.core import cost
-from pseudocore.core.cost import Cost, combined, from_table, peak_mib, recording, stage, to_table
+from pseudocore.runtime import profiling as cost
+from pseudocore.runtime.profiling import (
+    Cost,
+    combined,
+    from_table,
+    peak_mib,
+    recording,
+    stage,
+    to_table,
+)
 
 
 @pytest.fixture
@@ -35,7 +43,11 @@ def test_what_is_inside_is_counted_once(clock: list[float]) -> None:
             with stage("load"):
                 clock[0] += 100
         clock[0] += 2
-    assert {name: one.seconds for name, one in costs.items()} == {"load": 100, "pretrain": 10, "reduce": 3}
+    assert {name: one.seconds for name, one in costs.items()} == {
+        "load": 100,
+        "pretrain": 10,
+        "reduce": 3,
+    }
 
 
 def test_a_recording_within_another_joins_it(clock: list[float]) -> None:
@@ -72,7 +84,9 @@ def test_a_stage_that_fails_has_cost_what_it_has_cost(clock: list[float]) -> Non
 
 def test_memory_of_a_gpu_is_that_of_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaks as the device would give them: since the last time it was asked."""
-    peaks = iter([900, 50, 70, 30])  # before anything, in reduce before pretrain, in pretrain, in reduce after it
+    peaks = iter(
+        [900, 50, 70, 30]
+    )  # before anything, in reduce before pretrain, in pretrain, in reduce after it
 
     def since_last() -> int:
         return next(peaks)

@@ -1,4 +1,6 @@
-"""What `drive` tells those who listen: where it starts, and every step before a checkpoint that counts it."""
+"""What `drive` tells those who listen: where it starts, and every step before a checkpoint that
+counts it.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudocore.core.loop import drive
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
+from pseudocore.runtime.loop import drive
 
 
 class State(NamedTuple):
@@ -51,14 +53,24 @@ def test_listeners_hear_the_start_and_every_step_before_it_is_saved(problem: Pro
 
 
 def test_a_step_that_is_not_kept_is_not_counted(problem: Problem) -> None:
-    """Interrupted while its listener works, a step is taken again: what listeners keep and what checkpoints count agree."""
+    """Interrupted while its listener works, a step is taken again: what listeners keep and what
+    checkpoints count agree.
+    """
     memory = Memory()
 
     def listen(done: int, state: State, info: Info) -> None:
         if done == 4:
             raise KeyboardInterrupt
 
-    ending = drive(step, State(torch.zeros(3)), problem, Rng(0), num_steps=6, checkpoints=memory, on_step=listen)
+    ending = drive(
+        step,
+        State(torch.zeros(3)),
+        problem,
+        Rng(0),
+        num_steps=6,
+        checkpoints=memory,
+        on_step=listen,
+    )
     assert (ending.status, ending.num_steps) == ("interrupted", 3)
     assert memory.events == ["save 3"]
 

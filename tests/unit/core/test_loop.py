@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002  a fake keeps the arguments of the protocol it follows
 """The loop: bitwise resume from any step, divergence, interruption, checkpoints and logs."""
 
 import math
@@ -10,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudocore.core.loop import Outcome, run
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.runtime.loop import Outcome, run
 
 NUM_STEPS = 10
 
@@ -35,7 +34,9 @@ class Info(NamedTuple):
 
 @dataclass(frozen=True)
 class Drift:
-    """Noisy descent on the distance to the training mean, which stops, crashes or diverges at a step of choice."""
+    """Noisy descent on the distance to the training mean, which stops, crashes or diverges at a
+    step of choice.
+    """
 
     num_steps: int = NUM_STEPS
     interrupt_at: int | None = None
@@ -58,8 +59,12 @@ class Drift:
         velocity = 0.5 * state.momentum.velocity - 0.1 * gradient + 0.01 * rng("noise").normal(2, 2)
         if step == self.inf_velocity_at:
             velocity = velocity * math.inf
-        x = state.x + (math.nan if step == self.nan_at else 1.0) * velocity.nan_to_num(posinf=0, neginf=0)
-        return State(x, Momentum(velocity, state.momentum.taken + 1)), Info(gradient.square().sum(), step)
+        x = state.x + (math.nan if step == self.nan_at else 1.0) * velocity.nan_to_num(
+            posinf=0, neginf=0
+        )
+        return State(x, Momentum(velocity, state.momentum.taken + 1)), Info(
+            gradient.square().sum(), step
+        )
 
     def coreset(self, problem: Problem, state: State) -> Coreset:
         return Coreset(state.x, torch.tensor([0, 1]), torch.ones(2))
@@ -135,7 +140,9 @@ def test_interrupted_anywhere_and_resumed_is_never_interrupted(problem: Problem,
 
 @pytest.mark.parametrize("crash", range(NUM_STEPS))
 @pytest.mark.parametrize("every", [1, 3, 100])
-def test_killed_anywhere_and_resumed_is_never_killed(problem: Problem, crash: int, every: int) -> None:
+def test_killed_anywhere_and_resumed_is_never_killed(
+    problem: Problem, crash: int, every: int
+) -> None:
     memory, method = Memory(), Drift()
     with pytest.raises(RuntimeError, match="went away"):
         run(Drift(crash_at=crash), problem, seed=0, checkpoints=memory, checkpoint_every=every)
@@ -167,7 +174,9 @@ def test_a_finished_run_is_not_run_again(problem: Problem) -> None:
 def test_a_finished_run_can_be_made_longer(problem: Problem) -> None:
     memory = Memory()
     run(Drift(4), problem, seed=0, checkpoints=memory)
-    assert torch.equal(run(Drift(), problem, seed=0, checkpoints=memory).coreset.x, reference(problem).coreset.x)
+    assert torch.equal(
+        run(Drift(), problem, seed=0, checkpoints=memory).coreset.x, reference(problem).coreset.x
+    )
 
 
 def test_checkpoints_fall_due_by_steps_or_by_time(problem: Problem) -> None:
@@ -201,8 +210,12 @@ def test_infinity_in_a_nested_part_is_divergence_too(problem: Problem) -> None:
     assert outcome.reason == "momentum.velocity became NaN or infinite by step 3; kept step 2"
 
 
-@pytest.mark.parametrize(("check_every", "kept", "found"), [(1, 6, 7), (4, 4, 8), (5, 5, 10), (100, 0, 10)])
-def test_divergence_is_found_at_the_next_search(problem: Problem, check_every: int, kept: int, found: int) -> None:
+@pytest.mark.parametrize(
+    ("check_every", "kept", "found"), [(1, 6, 7), (4, 4, 8), (5, 5, 10), (100, 0, 10)]
+)
+def test_divergence_is_found_at_the_next_search(
+    problem: Problem, check_every: int, kept: int, found: int
+) -> None:
     outcome = run(Drift(nan_at=6), problem, seed=0, check_every=check_every)
     assert (outcome.status, outcome.num_steps) == ("diverged", kept)
     assert outcome.reason == f"x became NaN or infinite by step {found}; kept step {kept}"
@@ -211,13 +224,19 @@ def test_divergence_is_found_at_the_next_search(problem: Problem, check_every: i
 
 def test_a_checkpoint_is_searched_before_it_is_saved(problem: Problem) -> None:
     memory = Memory()
-    outcome = run(Drift(nan_at=4), problem, seed=0, checkpoints=memory, checkpoint_every=3, check_every=100)
+    outcome = run(
+        Drift(nan_at=4), problem, seed=0, checkpoints=memory, checkpoint_every=3, check_every=100
+    )
     assert (outcome.status, outcome.num_steps, memory.steps) == ("diverged", 3, [3])
     assert all(value.isfinite().all() for _, tensors in memory.saved for value in tensors.values())
 
 
-@pytest.mark.parametrize(("log_every", "steps"), [(1, list(range(1, 11))), (4, [4, 8, 10]), (5, [5, 10]), (100, [10])])
-def test_logs_come_every_so_often_and_at_the_end(problem: Problem, log_every: int, steps: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("log_every", "steps"), [(1, list(range(1, 11))), (4, [4, 8, 10]), (5, [5, 10]), (100, [10])]
+)
+def test_logs_come_every_so_often_and_at_the_end(
+    problem: Problem, log_every: int, steps: list[int]
+) -> None:
     log = Log()
     run(Drift(), problem, seed=0, log_every=log_every, on_log=log)
     assert log.steps == steps
@@ -239,9 +258,11 @@ def test_the_global_generator_is_left_alone(problem: Problem) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_without_checkpoints_none_falls_due(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_checkpoints_none_falls_due(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A search of the state waits for the device: one a step would cost more than the step."""
     searches: list[object] = []
-    monkeypatch.setattr("pseudocore.core.loop._not_finite", searches.append)
+    monkeypatch.setattr("pseudocore.runtime.loop._not_finite", searches.append)
     run(Drift(), problem, seed=0, checkpoint_every=1, checkpoint_seconds=0.0, check_every=4)
     assert len(searches) == 3  # after steps 4 and 8 and the last

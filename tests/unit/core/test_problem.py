@@ -30,7 +30,9 @@ def log_prior_by_hand(scale: float) -> float:
 
 
 def coreset(y: Tensor, weight: list[float]) -> Coreset:
-    return Coreset(torch.tensor(X, dtype=torch.float64), y, torch.tensor(weight, dtype=torch.float64))
+    return Coreset(
+        torch.tensor(X, dtype=torch.float64), y, torch.tensor(weight, dtype=torch.float64)
+    )
 
 
 @pytest.fixture
@@ -43,7 +45,9 @@ def theta() -> Tensor:
     return torch.tensor(THETA, dtype=torch.float64)
 
 
-def test_the_log_posterior_is_the_weighted_sum_and_the_prior_once(double: Problem, theta: Tensor) -> None:
+def test_the_log_posterior_is_the_weighted_sum_and_the_prior_once(
+    double: Problem, theta: Tensor
+) -> None:
     points = coreset(torch.tensor([0, 1, 1]), [2.0, 0.5, 10.0])
     a, b, c = (log_probs_by_hand(x) for x in X)
     expected = 2.0 * a[0] + 0.5 * b[1] + 10.0 * c[1] + log_prior_by_hand(0.5)
@@ -53,8 +57,15 @@ def test_the_log_posterior_is_the_weighted_sum_and_the_prior_once(double: Proble
 def test_soft_labels_enter_as_expected_log_likelihood(double: Problem, theta: Tensor) -> None:
     soft = torch.tensor([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
     a, b, c = (log_probs_by_hand(x) for x in X)
-    expected = 2.0 * (0.25 * a[0] + 0.75 * a[1]) + 0.5 * b[0] + 10.0 * (0.5 * c[0] + 0.5 * c[1]) + log_prior_by_hand(0.5)
-    assert double.log_posterior(theta, coreset(soft, [2.0, 0.5, 10.0])).item() == pytest.approx(expected, rel=1e-13)
+    expected = (
+        2.0 * (0.25 * a[0] + 0.75 * a[1])
+        + 0.5 * b[0]
+        + 10.0 * (0.5 * c[0] + 0.5 * c[1])
+        + log_prior_by_hand(0.5)
+    )
+    assert double.log_posterior(theta, coreset(soft, [2.0, 0.5, 10.0])).item() == pytest.approx(
+        expected, rel=1e-13
+    )
 
 
 def test_targets_that_are_no_distribution_are_logits(double: Problem, theta: Tensor) -> None:
@@ -62,55 +73,90 @@ def test_targets_that_are_no_distribution_are_logits(double: Problem, theta: Ten
     points = coreset(outputs, [2.0, 0.5, 10.0]).with_provenance(posterior={"logit_scale": 3.0})
     sure = 1 / (1 + math.exp(-3.0))
     a, b, c = (log_probs_by_hand(x) for x in X)
-    likelihood = 2.0 * (sure * a[0] + (1 - sure) * a[1]) + 0.5 * ((1 - sure) * b[0] + sure * b[1]) + 10.0 * (c[0] + c[1]) / 2
-    assert double.log_posterior(theta, points).item() == pytest.approx(likelihood + log_prior_by_hand(0.5), rel=1e-13)
+    likelihood = (
+        2.0 * (sure * a[0] + (1 - sure) * a[1])
+        + 0.5 * ((1 - sure) * b[0] + sure * b[1])
+        + 10.0 * (c[0] + c[1]) / 2
+    )
+    assert double.log_posterior(theta, points).item() == pytest.approx(
+        likelihood + log_prior_by_hand(0.5), rel=1e-13
+    )
 
 
 def test_a_weight_of_two_is_the_point_twice(double: Problem, theta: Tensor) -> None:
     once = coreset(torch.tensor([0, 1, 1]), [2.0, 1.0, 1.0])
     twice = Coreset(once.x[[0, 0, 1, 2]], once.y[[0, 0, 1, 2]], torch.ones(4))
-    assert double.log_posterior(theta, once).item() == pytest.approx(double.log_posterior(theta, twice).item(), rel=1e-13)
+    assert double.log_posterior(theta, once).item() == pytest.approx(
+        double.log_posterior(theta, twice).item(), rel=1e-13
+    )
 
 
 def test_a_batch_of_thetas_gives_a_log_posterior_each(double: Problem, theta: Tensor) -> None:
     thetas = torch.stack([theta, theta.flip(0), torch.zeros_like(theta)])
-    for y in (torch.tensor([0, 1, 1]), torch.tensor([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)):
+    for y in (
+        torch.tensor([0, 1, 1]),
+        torch.tensor([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64),
+    ):
         points = coreset(y, [2.0, 0.5, 10.0])
         assert double.log_likelihood(thetas, points.x, y).shape == (3, 3)
         together = double.log_posterior(thetas, points)
         assert together.shape == (3,)
-        torch.testing.assert_close(together, torch.stack([double.log_posterior(t, points) for t in thetas]))
-    assert together[2].item() == pytest.approx(-12.5 * math.log(2) + double.prior.log_density(thetas[2]).item())
+        torch.testing.assert_close(
+            together, torch.stack([double.log_posterior(t, points) for t in thetas])
+        )
+    assert together[2].item() == pytest.approx(
+        -12.5 * math.log(2) + double.prior.log_density(thetas[2]).item()
+    )
 
 
 def test_the_gradient_reaches_theta_points_and_weights(double: Problem, theta: Tensor) -> None:
     def value(theta: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         return double.log_posterior(theta, Coreset(x, torch.tensor([0, 1, 1]), weight))
 
-    parts = (theta, torch.tensor(X, dtype=torch.float64), torch.tensor([2.0, 0.5, 10.0], dtype=torch.float64))
+    parts = (
+        theta,
+        torch.tensor(X, dtype=torch.float64),
+        torch.tensor([2.0, 0.5, 10.0], dtype=torch.float64),
+    )
     assert torch.autograd.gradcheck(value, tuple(part.requires_grad_() for part in parts))
 
 
-def test_points_are_normalised_before_the_model_sees_them(make_problem: MakeProblem, theta: Tensor) -> None:
-    plain, shifted = make_problem(dtype=torch.float64), make_problem(dtype=torch.float64, shift=0.3, scale=0.2)
+def test_points_are_normalised_before_the_model_sees_them(
+    make_problem: MakeProblem, theta: Tensor
+) -> None:
+    plain, shifted = (
+        make_problem(dtype=torch.float64),
+        make_problem(dtype=torch.float64, shift=0.3, scale=0.2),
+    )
     points = coreset(torch.tensor([0, 1, 1]), [1.0, 1.0, 1.0])
     moved = dataclasses.replace(points, x=points.x * 0.2 + 0.3)
-    assert shifted.log_posterior(theta, moved).item() == pytest.approx(plain.log_posterior(theta, points).item(), rel=1e-12)
+    assert shifted.log_posterior(theta, moved).item() == pytest.approx(
+        plain.log_posterior(theta, points).item(), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
 def test_the_prior_is_a_normalised_gaussian(scale: float) -> None:
     theta = Rng(0).normal(4, 7, dtype=torch.float64)
     normal = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), scale)
-    torch.testing.assert_close(GaussianPrior(scale).log_density(theta), normal.log_prob(theta).sum(-1))  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(
+        GaussianPrior(scale).log_density(theta), normal.log_prob(theta).sum(-1)
+    )  # type: ignore[no-untyped-call]
 
 
 def test_label_log_likelihood_of_hard_and_one_hot_labels_agree() -> None:
-    log_probs, y = Rng(0).normal(2, 5, 3, dtype=torch.float64).log_softmax(-1), torch.tensor([0, 2, 1, 1, 0])
-    expected = torch.stack([torch.stack([log_probs[d, i, y[i]] for i in range(5)]) for d in range(2)])
+    log_probs, y = (
+        Rng(0).normal(2, 5, 3, dtype=torch.float64).log_softmax(-1),
+        torch.tensor([0, 2, 1, 1, 0]),
+    )
+    expected = torch.stack(
+        [torch.stack([log_probs[d, i, y[i]] for i in range(5)]) for d in range(2)]
+    )
     assert torch.equal(label_log_likelihood(log_probs, y), expected)
     assert torch.equal(label_log_likelihood(log_probs[0], y), expected[0])
-    torch.testing.assert_close(label_log_likelihood(log_probs, torch.nn.functional.one_hot(y, 3).double()), expected)
+    torch.testing.assert_close(
+        label_log_likelihood(log_probs, torch.nn.functional.one_hot(y, 3).double()), expected
+    )
 
 
 def test_images_become_floats_in_the_problems_type(make_problem: MakeProblem) -> None:
@@ -119,7 +165,9 @@ def test_images_become_floats_in_the_problems_type(make_problem: MakeProblem) ->
     seen = problem.inputs(raw)
     assert seen.dtype == torch.float64
     torch.testing.assert_close(seen, (raw.double() / 255 - 0.5) / 0.25)
-    torch.testing.assert_close(problem.inputs(raw.double() / 255), seen)  # floats are in pixel units already
+    torch.testing.assert_close(
+        problem.inputs(raw.double() / 255), seen
+    )  # floats are in pixel units already
     torch.testing.assert_close(problem.pixels(seen), raw.double() / 255)
     assert problem.train_x.dtype == torch.uint8
 
@@ -136,12 +184,14 @@ def test_batches_are_the_training_set_in_order(make_problem: MakeProblem) -> Non
 
 
 def test_members_and_counts(problem: Problem) -> None:
-    assert [part.tolist() for part in problem.members] == [[0, 2, 3], [1]]
+    assert [part.tolist() for part in problem.class_indices] == [[0, 2, 3], [1]]
     assert (problem.num_train, problem.num_classes) == (4, 2)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_fast_lowers_precision_only_when_asked_and_on_a_gpu(make_problem: MakeProblem, device: str) -> None:
+def test_fast_lowers_precision_only_when_asked_and_on_a_gpu(
+    make_problem: MakeProblem, device: str
+) -> None:
     a = torch.ones(2, 2, device=device)
     with make_problem(precision="float32", device=torch.device(device)).fast():
         assert (a @ a).dtype == torch.float32
@@ -159,7 +209,9 @@ def test_fast_lowers_precision_only_when_asked_and_on_a_gpu(make_problem: MakePr
         (torch.ones(2, 2), torch.tensor([-1, 0]), r"labels outside 0\.\.1"),
     ],
 )
-def test_refuses_a_coreset_of_other_data(problem: Problem, x: Tensor, y: Tensor, words: str) -> None:
+def test_refuses_a_coreset_of_other_data(
+    problem: Problem, x: Tensor, y: Tensor, words: str
+) -> None:
     with pytest.raises(DataError, match=words):
         problem.check_fits(Coreset(x, y, torch.ones(2)))
 
@@ -171,7 +223,10 @@ def test_accepts_a_coreset_that_fits(problem: Problem) -> None:
 
 def test_refuses_a_budget_no_class_can_fill(problem: Problem) -> None:
     problem.check_per_class(1)
-    with pytest.raises(ConfigError, match=r"2 points per class were asked for, but class 1 of 'four' has only 1 .*at most 1"):
+    with pytest.raises(
+        ConfigError,
+        match=r"2 points per class were asked for, but class 1 of 'four' has only 1 .*at most 1",
+    ):
         problem.check_per_class(2)
 
 
@@ -181,5 +236,7 @@ def test_a_problem_cannot_be_changed(problem: Problem) -> None:
 
 
 def test_integer_pixels_that_are_not_uint8_are_refused(problem: Problem) -> None:
-    with pytest.raises(DataError, match="inputs must be uint8, from 0 to 255, or floats in pixel units, not int64"):
+    with pytest.raises(
+        DataError, match="inputs must be uint8, from 0 to 255, or floats in pixel units, not int64"
+    ):
         problem.inputs(torch.ones(2, 2, dtype=torch.int64))

@@ -74,7 +74,10 @@ def test_the_summary_is_the_first_line_of_the_docstring(gadgets: Registry) -> No
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all(gadgets: Registry) -> None:
-    with pytest.raises(ConfigError, match=r"unknown gadget 'gagdet-one'; did you mean 'gadget-one'.*gadget-one, widget-two"):
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown gadget 'gagdet-one'; did you mean 'gadget-one'.*gadget-one, widget-two",
+    ):
         gadgets["gagdet-one"]
 
 
@@ -93,17 +96,29 @@ def test_did_you_mean() -> None:
 
 
 def test_a_suggestion_is_like_what_was_asked_for() -> None:
-    assert suggestion("vbpc", ["bpc-rkl", "bpc-w", "psvi"]) == ""  # two thirds alike, and another word
-    assert suggestion("mpl", ["mlp", "linear"]) == "did you mean 'mlp'?"  # as much alike, from its first letter
+    assert (
+        suggestion("vbpc", ["bpc-rkl", "bpc-w", "psvi"]) == ""
+    )  # two thirds alike, and another word
+    assert (
+        suggestion("mpl", ["mlp", "linear"]) == "did you mean 'mlp'?"
+    )  # as much alike, from its first letter
     assert suggestion("--colour", ["--out", "--seed"]) == ""
     assert suggestion("--ot", ["--out", "--seed"]) == "did you mean '--out'?"
     assert suggestion("Digits", ["digits"]) == "did you mean 'digits'?"
 
 
 def test_names_that_begin_so_come_first_and_are_all_named_if_few() -> None:
-    assert suggestion("kim-1", ["kim-2", "kim-10", "kim-11"]) == "did you mean 'kim-10' or 'kim-11'?"
-    assert suggestion("a", [f"a{place}" for place in range(5)]) == "did you mean 'a0', 'a1', 'a2', 'a3' or 'a4'?"
-    assert suggestion("a", [f"a{place}" for place in range(8)]) == "did you mean 'a0', 'a1', 'a2', 'a3', 'a4' or one of 3 more?"
+    assert (
+        suggestion("kim-1", ["kim-2", "kim-10", "kim-11"]) == "did you mean 'kim-10' or 'kim-11'?"
+    )
+    assert (
+        suggestion("a", [f"a{place}" for place in range(5)])
+        == "did you mean 'a0', 'a1', 'a2', 'a3' or 'a4'?"
+    )
+    assert (
+        suggestion("a", [f"a{place}" for place in range(8)])
+        == "did you mean 'a0', 'a1', 'a2', 'a3', 'a4' or one of 3 more?"
+    )
 
 
 def test_the_nearest_few() -> None:
@@ -114,23 +129,34 @@ def test_the_nearest_few() -> None:
 
 def test_two_modules_cannot_share_a_name(gadgets: Registry) -> None:
     foreign = type("Foreign", (), {"__module__": "another_package.gadget"})
-    with pytest.raises(ConfigError, match=r"two gadgets want the name 'gadget-one'.*Gadget.*another_package"):
+    with pytest.raises(
+        ConfigError, match=r"two gadgets want the name 'gadget-one'.*Gadget.*another_package"
+    ):
         gadgets.register("gadget-one")(foreign)
     assert gadgets["gadget-one"].make is Gadget
 
 
 def test_reloading_a_module_replaces_its_class(gadgets: Registry) -> None:
-    again = type("Gadget", (), {"__module__": Gadget.__module__, "__qualname__": Gadget.__qualname__})
+    again = type(
+        "Gadget", (), {"__module__": Gadget.__module__, "__qualname__": Gadget.__qualname__}
+    )
     gadgets.register("gadget-one")(again)
     assert gadgets["gadget-one"].make is again
 
 
 @pytest.mark.parametrize(
     "use",
-    [lambda r: r["foreign"], lambda r: "foreign" in r, lambda r: list(r), lambda r: r.name_of(Widget())],
+    [
+        lambda r: r["foreign"],
+        lambda r: "foreign" in r,
+        lambda r: list(r),
+        lambda r: r.name_of(Widget()),
+    ],
     ids=["getitem", "contains", "iter", "name_of"],
 )
-def test_other_packages_are_asked_once_on_first_use(monkeypatch: pytest.MonkeyPatch, use: Callable[[Registry], object]) -> None:
+def test_other_packages_are_asked_once_on_first_use(
+    monkeypatch: pytest.MonkeyPatch, use: Callable[[Registry], object]
+) -> None:
     registry, asked = Registry("gadget"), []
 
     def entry_points(*, group: str) -> list[Point]:
@@ -146,7 +172,9 @@ def test_other_packages_are_asked_once_on_first_use(monkeypatch: pytest.MonkeyPa
     assert asked == ["pseudocore.gadgets"]
 
 
-def test_the_three_registries_have_their_own_groups(groups: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_three_registries_have_their_own_groups(
+    groups: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for registry in (module.methods, module.inferences, module.models):
         monkeypatch.setattr(registry, "_asked_other_packages", False)
         assert "no such thing" not in registry

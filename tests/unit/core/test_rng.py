@@ -1,4 +1,6 @@
-"""Random streams: pure functions of seed and path, independent of each other and of the global generator."""
+"""Random streams: pure functions of seed and path, independent of each other and of the global
+generator.
+"""
 
 import dataclasses
 
@@ -27,21 +29,34 @@ def test_the_numbers_are_those_of_every_machine_and_version() -> None:
 
 
 @given(NAMES, NAMES)
-def test_splitting_step_by_step_or_at_once_is_the_same(first: tuple[str | int, ...], second: tuple[str | int, ...]) -> None:
+def test_splitting_step_by_step_or_at_once_is_the_same(
+    first: tuple[str | int, ...], second: tuple[str | int, ...]
+) -> None:
     assert Rng(1)(*first)(*second) == Rng(1)(*first, *second)
     assert Rng(1)(*first)(*second).number() == Rng(1)(*first, *second).number()
 
 
 @given(NAMES, NAMES, st.integers(0, 3), st.integers(0, 3))
-def test_other_paths_and_seeds_are_other_streams(a: tuple[str | int, ...], b: tuple[str | int, ...], s: int, t: int) -> None:
+def test_other_paths_and_seeds_are_other_streams(
+    a: tuple[str | int, ...], b: tuple[str | int, ...], s: int, t: int
+) -> None:
     assert (Rng(s)(*a).number() == Rng(t)(*b).number()) == ((s, a) == (t, b))
 
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [((1,), ("1",)), (("a", "b"), ("ab",)), (("a", "b"), ("b", "a")), ((), ("",)), ((1, 12), (11, 2)), (("a', 'b",), ("a", "b"))],
+    [
+        ((1,), ("1",)),
+        (("a", "b"), ("ab",)),
+        (("a", "b"), ("b", "a")),
+        ((), ("",)),
+        ((1, 12), (11, 2)),
+        (("a', 'b",), ("a", "b")),
+    ],
 )
-def test_paths_that_look_alike_are_told_apart(a: tuple[str | int, ...], b: tuple[str | int, ...]) -> None:
+def test_paths_that_look_alike_are_told_apart(
+    a: tuple[str | int, ...], b: tuple[str | int, ...]
+) -> None:
     assert Rng(0)(*a).number() != Rng(0)(*b).number()
 
 
@@ -66,14 +81,19 @@ def test_the_global_generator_is_neither_read_nor_moved() -> None:
 
 def test_draws_have_their_distributions() -> None:
     n = 20_000
-    normal, uniform = Rng(0)("n").normal(n, dtype=torch.float64), Rng(0)("u").uniform(n, dtype=torch.float64)
+    normal, uniform = (
+        Rng(0)("n").normal(n, dtype=torch.float64),
+        Rng(0)("u").uniform(n, dtype=torch.float64),
+    )
     assert abs(normal.mean()) * n**0.5 < 4
     assert abs(normal.var() - 1) * (n / 2) ** 0.5 < 4
     assert abs(uniform.mean() - 0.5) * (12 * n) ** 0.5 < 4
     assert 0 <= uniform.min() <= uniform.max() < 1
     count = torch.bincount(Rng(0)("i").integers(5, n), minlength=5)
     assert len(count) == 5
-    assert ((count - n / 5).square() / (n / 5)).sum() < 23.5  # chi-squared with 4 degrees of freedom, p = 1e-4
+    assert (
+        (count - n / 5).square() / (n / 5)
+    ).sum() < 23.5  # chi-squared with 4 degrees of freedom, p = 1e-4
     assert Rng(0).permutation(50).sort().values.tolist() == list(range(50))
 
 

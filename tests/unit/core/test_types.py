@@ -17,7 +17,9 @@ Y = torch.tensor([0, 1, 0])
 IMAGES = torch.arange(12, dtype=torch.uint8).reshape(3, 1, 2, 2)
 
 
-def dataset(x: Tensor = X, y: Tensor = Y, num_classes: int = 2, test: Examples | None = None) -> Dataset:
+def dataset(
+    x: Tensor = X, y: Tensor = Y, num_classes: int = 2, test: Examples | None = None
+) -> Dataset:
     return Dataset("toy", Examples(x, y), test or Examples(X, Y), num_classes)
 
 
@@ -34,16 +36,28 @@ REFUSED: dict[str, tuple[Callable[[], Dataset], str]] = {
     "float labels": (lambda: dataset(y=Y.float()), "vector of integers, not .* torch.float32"),
     "int32 labels": (lambda: dataset(y=Y.int()), "vector of integers, not .* torch.int32"),
     "matrix of labels": (lambda: dataset(y=Y[:, None]), r"vector of integers, not \(3, 1\)"),
-    "label too high": (lambda: dataset(y=Y + 1), r"run from 1 to 2; with 2 classes they must lie in 0\.\.1"),
+    "label too high": (
+        lambda: dataset(y=Y + 1),
+        r"run from 1 to 2; with 2 classes they must lie in 0\.\.1",
+    ),
     "label below zero": (lambda: dataset(y=Y - 1), r"run from -1 to 0"),
     "test label": (lambda: dataset(test=Examples(X, Y + 5)), "test split of 'toy' run from 5 to 6"),
-    "flat images": (lambda: dataset(IMAGES.flatten(1)), r"must be \(n, channels, height, width\), not \(3, 4\)"),
+    "flat images": (
+        lambda: dataset(IMAGES.flatten(1)),
+        r"must be \(n, channels, height, width\), not \(3, 4\)",
+    ),
     "integer inputs": (lambda: dataset(X.long()), "uint8 images or floats, not torch.int64"),
-    "nan": (lambda: dataset(spoilt(math.nan)), "1 of 3 inputs of the train split of 'toy' hold NaN or infinite"),
+    "nan": (
+        lambda: dataset(spoilt(math.nan)),
+        "1 of 3 inputs of the train split of 'toy' hold NaN or infinite",
+    ),
     "inf": (lambda: dataset(test=Examples(spoilt(math.inf), Y)), "1 of 3 inputs of the test split"),
     "shapes differ": (lambda: dataset(X[:, :1]), r"shape \(1,\) but test inputs \(2,\)"),
     "constant": (lambda: dataset(torch.ones(3, 2)), "every value .* is the same"),
-    "a class without examples": (lambda: dataset(num_classes=4), r"no training examples of class 2 in 'toy' \(2 empty in all\)"),
+    "a class without examples": (
+        lambda: dataset(num_classes=4),
+        r"no training examples of class 2 in 'toy' \(2 empty in all\)",
+    ),
 }
 
 
@@ -67,7 +81,10 @@ def test_shape_kind_and_counts() -> None:
 
 def test_the_fingerprint_is_that_of_the_content() -> None:
     first = dataset().fingerprint
-    assert first == Dataset("another name", Examples(X.clone(), Y.clone()), Examples(X, Y), 2).fingerprint
+    assert (
+        first
+        == Dataset("another name", Examples(X.clone(), Y.clone()), Examples(X, Y), 2).fingerprint
+    )
     assert len(first) == 64
     others = {
         "value": dataset(spoilt(7.0)),
@@ -129,13 +146,17 @@ def test_targets_are_labels_distributions_or_scaled_logits() -> None:
     assert torch.equal(Coreset(X, distributions, ONES).targets, distributions)
     outputs = torch.tensor([[0.5, -0.5], [-0.5, 0.5], [0.0, 0.0]])
     odds = math.exp(1.0)  # of the two classes of the first point, at scale 1
-    assert Coreset(X, outputs, ONES).targets[0].tolist() == pytest.approx([odds / (1 + odds), 1 / (1 + odds)])
+    assert Coreset(X, outputs, ONES).targets[0].tolist() == pytest.approx(
+        [odds / (1 + odds), 1 / (1 + odds)]
+    )
     scaled = Coreset(X, outputs, ONES, provenance={"posterior": {"logit_scale": 3.0}}).targets
     assert scaled[0, 0].item() == pytest.approx(odds**3 / (1 + odds**3))
     assert scaled[2].tolist() == pytest.approx([0.5, 0.5])
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, 1e300, 1e-300, math.inf, math.nan, "3", None, True, [1.0]])
+@pytest.mark.parametrize(
+    "value", [0.0, -1.0, 1e300, 1e-300, math.inf, math.nan, "3", None, True, [1.0]]
+)
 def test_a_strangers_learned_numbers_are_checked(value: Any) -> None:
     with pytest.raises(DataError, match="positive numbers by name, of ordinary size"):
         _ = Coreset(X, Y, ONES, provenance={"posterior": {"logit_scale": value}}).learned

@@ -1,11 +1,13 @@
-"""What is loaded early: by a pass that works on any device, beside other work, and never in its way."""
+"""What is loaded early: by a pass that works on any device, beside other work, and never in its
+way.
+"""
 
 import threading
 
 import pytest
 import torch
 
-from pseudocore.core import wake
+from pseudocore.runtime import warmup as wake
 
 
 @pytest.mark.parametrize("reduced", [False, True])
@@ -20,7 +22,9 @@ def test_a_cpu_needs_no_waking(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_it_runs_beside_what_is_inside_and_is_done_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_beside_what_is_inside_and_is_done_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     inside, done = threading.Event(), []
 
     def slow(device: torch.device, reduced: bool) -> None:
@@ -34,7 +38,9 @@ def test_it_runs_beside_what_is_inside_and_is_done_afterwards(monkeypatch: pytes
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_gpu_without_memory_is_left_for_the_first_step_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_memory_is_left_for_the_first_step_to_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

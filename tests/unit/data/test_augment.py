@@ -20,7 +20,9 @@ F64 = torch.float64
 
 
 def images(n: int = 3, channels: int = 3, height: int = 6, width: int = 5) -> Tensor:
-    return torch.randn(n, channels, height, width, dtype=F64, generator=torch.Generator().manual_seed(0))
+    return torch.randn(
+        n, channels, height, width, dtype=F64, generator=torch.Generator().manual_seed(0)
+    )
 
 
 def numbers(*values: float) -> Tensor:
@@ -29,7 +31,9 @@ def numbers(*values: float) -> Tensor:
 
 def sampled(x: Tensor, matrix: list[list[float]]) -> Tensor:
     """PyTorch's own bilinear warp, in coordinates from -1 to 1."""
-    grid = affine_grid(torch.tensor([matrix], dtype=F64).expand(len(x), 2, 3), list(x.shape), align_corners=False)
+    grid = affine_grid(
+        torch.tensor([matrix], dtype=F64).expand(len(x), 2, 3), list(x.shape), align_corners=False
+    )
     return grid_sample(x, grid, align_corners=False)
 
 
@@ -49,7 +53,9 @@ def test_crop_is_a_shift_with_zeros(down: int, right: int) -> None:
         for j in range(4):
             if 0 <= i - down < 5 and 0 <= j - right < 4:
                 expected[:, :, i, j] = x[:, :, i - down, j - right]
-    np.testing.assert_array_equal(augment.crop(x, torch.tensor([down]), torch.tensor([right])), expected)
+    np.testing.assert_array_equal(
+        augment.crop(x, torch.tensor([down]), torch.tensor([right])), expected
+    )
 
 
 def test_crop_shifts_each_example_by_its_own_amount() -> None:
@@ -69,10 +75,14 @@ def test_quarter_turns_are_exact(quarter_turns: int) -> None:
 def test_rotation_and_scaling_match_grid_sample() -> None:
     x, angle = images(height=6, width=6), 0.3
     turn = [[math.cos(angle), -math.sin(angle), 0], [math.sin(angle), math.cos(angle), 0]]
-    torch.testing.assert_close(augment.rotate(x, numbers(angle)), sampled(x, turn), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        augment.rotate(x, numbers(angle)), sampled(x, turn), atol=1e-12, rtol=0
+    )
     x = images(height=6, width=5)
     stretch = [[1 / 0.8, 0, 0], [0, 1 / 1.2, 0]]
-    torch.testing.assert_close(augment.scale(x, numbers(1.2), numbers(0.8)), sampled(x, stretch), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        augment.scale(x, numbers(1.2), numbers(0.8)), sampled(x, stretch), atol=1e-12, rtol=0
+    )
 
 
 def test_warps_by_nothing_change_nothing_and_act_per_example() -> None:
@@ -90,7 +100,9 @@ def test_cutout_zeroes_a_clipped_square(row: int, column: int, fraction: float) 
     expected = x.numpy().copy()
     top, left = row - tall // 2, column - wide // 2
     expected[:, :, max(top, 0) : max(top + tall, 0), max(left, 0) : max(left + wide, 0)] = 0
-    np.testing.assert_array_equal(augment.cutout(x, torch.tensor([row]), torch.tensor([column]), fraction), expected)
+    np.testing.assert_array_equal(
+        augment.cutout(x, torch.tensor([row]), torch.tensor([column]), fraction), expected
+    )
 
 
 def test_colour_operations_keep_what_they_should() -> None:
@@ -169,16 +181,28 @@ def test_defaults_span_the_reference_ranges() -> None:
     for u, turn, factor, shift in ((0.0, -15, 1 / 1.2, -2), (top, 15, 1.2, 2)):
         draw = torch.full((1, 3), u)
         close = {"atol": 1e-5, "rtol": 0.0}
-        torch.testing.assert_close(change.apply(x, Draw("rotate", draw)), augment.rotate(x, numbers(math.radians(turn))), **close)
-        torch.testing.assert_close(change.apply(x, Draw("scale", draw)), augment.scale(x, numbers(factor), numbers(factor)), **close)
+        torch.testing.assert_close(
+            change.apply(x, Draw("rotate", draw)),
+            augment.rotate(x, numbers(math.radians(turn))),
+            **close,
+        )
+        torch.testing.assert_close(
+            change.apply(x, Draw("scale", draw)),
+            augment.scale(x, numbers(factor), numbers(factor)),
+            **close,
+        )
         moved = augment.crop(x, torch.tensor([shift]), torch.tensor([shift]))
         assert torch.equal(change.apply(x, Draw("crop", draw)), moved)
     coloured = augment.contrast(augment.saturation(x + 0.5, numbers(2.0)), numbers(1.5))
-    torch.testing.assert_close(change.apply(x, Draw("color", torch.full((1, 3), top))), coloured, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        change.apply(x, Draw("color", torch.full((1, 3), top))), coloured, atol=1e-5, rtol=0
+    )
     dulled = augment.contrast(augment.saturation(x - 0.5, numbers(0.0)), numbers(0.5))
     torch.testing.assert_close(change.apply(x, Draw("color", torch.zeros(1, 3))), dulled)
     corner = change.apply(x, Draw("cutout", torch.full((1, 3), top)))
-    assert (corner == 0).sum() == 2 * 3 * 5 * 5  # an 8×8 square around the last pixel, clipped to 5×5
+    assert (
+        corner == 0
+    ).sum() == 2 * 3 * 5 * 5  # an 8×8 square around the last pixel, clipped to 5×5
 
 
 def test_the_largest_uniform_number_gives_the_last_whole_one() -> None:

@@ -40,8 +40,12 @@ def test_train_and_test_folders_are_read(tmp_path: Path) -> None:
 
 
 def test_grey_pictures_stay_grey_unless_one_has_colour(tmp_path: Path) -> None:
-    grey = [picture(tmp_path / part / word / "0.png", "L") for part in ("train", "val") for word in "ab"]
-    np.testing.assert_array_equal(np.concatenate([load(tmp_path).train.x, load(tmp_path).test.x]), grey)
+    grey = [
+        picture(tmp_path / part / word / "0.png", "L") for part in ("train", "val") for word in "ab"
+    ]
+    np.testing.assert_array_equal(
+        np.concatenate([load(tmp_path).train.x, load(tmp_path).test.x]), grey
+    )
     colour = picture(tmp_path / "val/b/1.png", "RGBA")
     data = load(tmp_path)
     np.testing.assert_array_equal(data.train.x[0], np.repeat(grey[0], 3, 0))
@@ -49,7 +53,11 @@ def test_grey_pictures_stay_grey_unless_one_has_colour(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_test_set_is_split_by_name(tmp_path: Path) -> None:
-    written = {(word, i): picture(tmp_path / "one" / word / f"{i}.png") for word in ("10", "9") for i in range(10)}
+    written = {
+        (word, i): picture(tmp_path / "one" / word / f"{i}.png")
+        for word in ("10", "9")
+        for i in range(10)
+    }
     data = load(tmp_path / "one")
     assert data.class_names == ("9", "10")  # whole numbers in the order of their values
     assert data.class_counts.tolist() == [8, 8]
@@ -95,7 +103,9 @@ def test_unfit_folders_are_named(tmp_path: Path) -> None:
     (tmp_path / "train/a/1.png").write_bytes((tmp_path / "train/a/0.png").read_bytes()[:50])
     with pytest.raises(DataError, match=r"train/a/1\.png cannot be read as a picture"):
         load(tmp_path)
-    Image.fromarray(RANDOM.integers(0, 60_000, (3, 4), dtype=np.uint16)).save(tmp_path / "train/a/1.png")
+    Image.fromarray(RANDOM.integers(0, 60_000, (3, 4), dtype=np.uint16)).save(
+        tmp_path / "train/a/1.png"
+    )
     with pytest.raises(DataError, match=r"train/a/1\.png has pixels of Pillow mode .*8 bits"):
         load(tmp_path)
 
@@ -109,13 +119,17 @@ def test_a_class_of_one_picture_cannot_be_split(tmp_path: Path) -> None:
 
 
 def tiny_imagenet(folder: Path) -> list[str]:
-    """Three classes, four flat pictures each to survive JPEG, named out of order in wnids.txt; one picture is grey."""
+    """Three classes, four flat pictures each to survive JPEG, named out of order in wnids.txt; one
+    picture is grey.
+    """
     wnids = ["n03", "n01", "n02"]
     for label, wnid in enumerate(wnids):
         for i in range(4):
             path = folder / "train" / wnid / "images" / f"{wnid}_{i}.JPEG"
             path.parent.mkdir(parents=True, exist_ok=True)
-            mode, colour = ("L", 10 + label) if (label, i) == (1, 2) else ("RGB", (100 * label, 60 * i, 5))
+            mode, colour = (
+                ("L", 10 + label) if (label, i) == (1, 2) else ("RGB", (100 * label, 60 * i, 5))
+            )
             Image.new(mode, (64, 64), colour).save(path)
     (folder / "val/images").mkdir(parents=True)
     for i in range(5):
@@ -123,7 +137,9 @@ def tiny_imagenet(folder: Path) -> list[str]:
     rows = [f"val_{i}.JPEG\t{wnids[i % 3]}\t0\t0\t63\t63" for i in range(5)]
     (folder / "val/val_annotations.txt").write_text("\n".join(rows) + "\n")
     (folder / "wnids.txt").write_text("\n".join(wnids) + "\n")
-    (folder / "words.txt").write_text("n00\tother\nn01\tgoldfish, Carassius auratus\nn02\tsalamander\n")
+    (folder / "words.txt").write_text(
+        "n00\tother\nn01\tgoldfish, Carassius auratus\nn02\tsalamander\n"
+    )
     return wnids
 
 
@@ -138,7 +154,9 @@ def test_tiny_imagenet_is_read(tmp_path: Path) -> None:
     expected = [(100 * label, 60 * i, 5) for label in range(3) for i in range(4)]
     expected[6] = (11, 11, 11)
     np.testing.assert_allclose(means, expected, atol=3)
-    np.testing.assert_allclose(data.test.x.float().mean((2, 3))[:, 1], [0, 50, 100, 150, 200], atol=3)
+    np.testing.assert_allclose(
+        data.test.x.float().mean((2, 3))[:, 1], [0, 50, 100, 150, 200], atol=3
+    )
 
 
 def test_damaged_tiny_imagenet_is_named(tmp_path: Path) -> None:
@@ -165,7 +183,9 @@ def test_damaged_tiny_imagenet_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_pictures_without_pillow_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_without_pillow_say_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for part in ("train", "test"):
         picture(tmp_path / part / "a" / "0.png")
     monkeypatch.setitem(sys.modules, "PIL", None)

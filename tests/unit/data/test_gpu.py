@@ -11,7 +11,7 @@ from torch import Tensor
 from pseudocore.core.rng import Rng
 from pseudocore.data import digits
 from pseudocore.data.augment import DSA, OPERATIONS
-from pseudocore.data.whiten import make
+from pseudocore.data.preprocessing import make
 
 pytestmark = pytest.mark.gpu
 
@@ -30,7 +30,13 @@ class FromTheCpu(Rng):
     def __call__(self, *names: str | int) -> "FromTheCpu":
         return FromTheCpu(self.seed, (*self.path, *names))
 
-    def draw(self, make: Callable[..., Tensor], *arguments: Any, device: torch.device | str, **options: Any) -> Tensor:
+    def draw(
+        self,
+        make: Callable[..., Tensor],
+        *arguments: Any,
+        device: torch.device | str,
+        **options: Any,
+    ) -> Tensor:
         return super().draw(make, *arguments, device="cpu", **options).to(device)
 
 
@@ -38,7 +44,9 @@ class FromTheCpu(Rng):
 @pytest.mark.parametrize("operation", [*OPERATIONS, "flip+color+crop_rotate"])
 def test_augmentation_agrees_with_the_cpu(operation: str, siamese: bool) -> None:
     x, change = Rng(0).normal(8, 3, 16, 16), DSA(operation, siamese=siamese)
-    torch.testing.assert_close(change(x.cuda(), FromTheCpu(1)).cpu(), change(x, Rng(1)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        change(x.cuda(), FromTheCpu(1)).cpu(), change(x, Rng(1)), atol=1e-5, rtol=0
+    )
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, "flip+color+crop_rotate"])
@@ -50,7 +58,9 @@ def test_augmentation_never_waits_for_the_device(operation: str, no_waiting: Non
 @pytest.mark.parametrize("operation", ["crop", "scale", "rotate"])
 def test_gradients_of_warps_are_bitwise_repeatable(operation: str) -> None:
     x = Rng(0).normal(64, 3, 32, 32).cuda().requires_grad_()
-    first, *others = (torch.autograd.grad(DSA(operation)(x, Rng(1)).pow(3).sum(), x)[0] for _ in range(5))
+    first, *others = (
+        torch.autograd.grad(DSA(operation)(x, Rng(1)).pow(3).sum(), x)[0] for _ in range(5)
+    )
     assert all(torch.equal(first, other) for other in others)
 
 

@@ -28,7 +28,10 @@ def loaded(folder: Path, x: np.ndarray, xt: np.ndarray, **more: Any) -> Dataset:
     return load(saved(folder, train_x=x, train_y=Y, test_x=xt, test_y=YT, **more))
 
 
-@pytest.mark.parametrize("spelling", [("train_x", "train_y", "test_x", "test_y"), ("X", "y", "Xt", "yt"), ("x", "y", "xt", "yt")])
+@pytest.mark.parametrize(
+    "spelling",
+    [("train_x", "train_y", "test_x", "test_y"), ("X", "y", "Xt", "yt"), ("x", "y", "xt", "yt")],
+)
 def test_features_are_read_under_each_spelling(tmp_path: Path, spelling: tuple[str, ...]) -> None:
     x, xt = RANDOM.normal(size=(6, 4)), RANDOM.normal(size=(2, 4))
     data = load(saved(tmp_path, **dict(zip(spelling, (x, Y, xt, YT), strict=True))))
@@ -55,7 +58,9 @@ def test_image_axes_are_recognised(tmp_path: Path, channels: int) -> None:
     assert first.fingerprint == last.fingerprint
     if channels == 1:
         assert loaded(tmp_path, x[:, 0], xt[:, 0]).fingerprint == first.fingerprint
-    assert loaded(tmp_path, x.astype(np.int64), xt.astype(np.int16)).fingerprint == first.fingerprint
+    assert (
+        loaded(tmp_path, x.astype(np.int64), xt.astype(np.int16)).fingerprint == first.fingerprint
+    )
 
 
 def test_ambiguous_axes_need_a_layout(tmp_path: Path) -> None:
@@ -67,14 +72,20 @@ def test_ambiguous_axes_need_a_layout(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.train.x, x.transpose(0, 3, 1, 2))
     with pytest.raises(DataError, match="neither the second nor the last axis"):
         loaded(tmp_path, images(6, 2, 5, 4), images(2, 2, 5, 4))
-    assert loaded(tmp_path, images(6, 5, 4, 2), images(2, 5, 4, 2), layout="NHWC").shape == (2, 5, 4)
+    assert loaded(tmp_path, images(6, 5, 4, 2), images(2, 5, 4, 2), layout="NHWC").shape == (
+        2,
+        5,
+        4,
+    )
     with pytest.raises(DataError, match="'chw'; it can be NCHW or NHWC"):
         loaded(tmp_path, x, xt, layout="chw")
 
 
 def test_float_images_stay_in_pixel_units(tmp_path: Path) -> None:
     x = RANDOM.uniform(size=(6, 5, 4, 3))
-    np.testing.assert_array_equal(loaded(tmp_path, x, x[:2]).train.x, x.transpose(0, 3, 1, 2).astype(np.float32))
+    np.testing.assert_array_equal(
+        loaded(tmp_path, x, x[:2]).train.x, x.transpose(0, 3, 1, 2).astype(np.float32)
+    )
     with pytest.raises(DataError, match=r"train_x of .* float images in 0\.\.1"):
         loaded(tmp_path, x * 255, x[:2])
     with pytest.raises(DataError, match=r"0\.\.255"):
@@ -85,7 +96,9 @@ def test_float_images_stay_in_pixel_units(tmp_path: Path) -> None:
 def test_nan_and_infinity_are_counted(tmp_path: Path, shape: tuple[int, ...]) -> None:
     x = RANDOM.uniform(size=shape)
     x[1].flat[0], x[4].flat[2] = np.nan, np.inf
-    with pytest.raises(DataError, match="2 of 6 inputs of the train split of 'set' hold NaN or infinite"):
+    with pytest.raises(
+        DataError, match="2 of 6 inputs of the train split of 'set' hold NaN or infinite"
+    ):
         loaded(tmp_path, x, RANDOM.uniform(size=(2, *shape[1:])))
 
 
@@ -99,8 +112,12 @@ def test_nan_and_infinity_are_counted(tmp_path: Path, shape: tuple[int, ...]) ->
         (np.array([[0], [1], [1], [0]], dtype=np.uint8), [0, 1, 1, 0]),
     ],
 )
-def test_labels_of_many_types_are_understood(tmp_path: Path, y: np.ndarray, expected: list[int]) -> None:
-    data = load(saved(tmp_path, X=RANDOM.normal(size=(4, 2)), y=y, Xt=RANDOM.normal(size=(4, 2)), yt=y))
+def test_labels_of_many_types_are_understood(
+    tmp_path: Path, y: np.ndarray, expected: list[int]
+) -> None:
+    data = load(
+        saved(tmp_path, X=RANDOM.normal(size=(4, 2)), y=y, Xt=RANDOM.normal(size=(4, 2)), yt=y)
+    )
     assert data.train.y.tolist() == expected
     assert data.test.y.tolist() == expected
 
@@ -117,12 +134,23 @@ def test_labels_of_many_types_are_understood(tmp_path: Path, y: np.ndarray, expe
         (np.array([0, 1, 3, 1]), "no training examples of class 2"),
         (np.array([0, 1, 1]), "4 inputs but 3 labels"),
         (np.array([0, 1, 2**40, 1]), "labels are 0, 1, 2"),
-        (np.array([0, 1, 0, 3], dtype=np.float16), "no training examples of class 2"),  # 2³¹ is infinite in float16
+        (
+            np.array([0, 1, 0, 3], dtype=np.float16),
+            "no training examples of class 2",
+        ),  # 2³¹ is infinite in float16
     ],
 )
 def test_unfit_labels_are_refused(tmp_path: Path, y: np.ndarray, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        load(saved(tmp_path, X=RANDOM.normal(size=(4, 2)), y=y, Xt=RANDOM.normal(size=(2, 2)), yt=np.array([0, 1])))
+        load(
+            saved(
+                tmp_path,
+                X=RANDOM.normal(size=(4, 2)),
+                y=y,
+                Xt=RANDOM.normal(size=(2, 2)),
+                yt=np.array([0, 1]),
+            )
+        )
 
 
 def test_a_missing_test_set_is_split_off(tmp_path: Path) -> None:
@@ -140,8 +168,18 @@ def test_a_missing_test_set_is_split_off(tmp_path: Path) -> None:
 
 def test_features_too_large_for_float32_get_one_complaint(tmp_path: Path) -> None:
     """And no warning of numpy's before it, which would be an error here."""
-    with pytest.raises(DataError, match="1 of 6 inputs of the train split of 'set' hold NaN or infinite values"):
-        load(saved(tmp_path, X=np.array([[1.0, 2.0]] * 5 + [[1e300, 0.0]]), y=Y, Xt=np.ones((2, 2)), yt=YT))
+    with pytest.raises(
+        DataError, match="1 of 6 inputs of the train split of 'set' hold NaN or infinite values"
+    ):
+        load(
+            saved(
+                tmp_path,
+                X=np.array([[1.0, 2.0]] * 5 + [[1e300, 0.0]]),
+                y=Y,
+                Xt=np.ones((2, 2)),
+                yt=YT,
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +187,10 @@ def test_features_too_large_for_float32_get_one_complaint(tmp_path: Path) -> Non
     [
         ({"data": np.zeros(3)}, r"arrays \['data'\]; train_x"),
         ({"X": np.zeros((6, 2)), "y": Y, "Xt": np.zeros((2, 2))}, "only one of Xt and yt"),
-        ({"X": np.zeros((6, 2)), "y": Y, "Xt": np.zeros((2, 3)), "yt": YT}, "every value|but test inputs"),
+        (
+            {"X": np.zeros((6, 2)), "y": Y, "Xt": np.zeros((2, 3)), "yt": YT},
+            "every value|but test inputs",
+        ),
         ({"X": np.zeros((6, 2)), "y": Y, "Xt": np.zeros((2, 2)), "yt": YT}, "every value"),
         ({"X": np.zeros(6), "y": Y}, r"shape \(6,\)"),
         ({"X": np.array(["a"] * 6).reshape(6, 1), "y": Y}, "has type <U1"),
@@ -165,7 +206,12 @@ def test_unfit_archives_are_refused(tmp_path: Path, arrays: dict[str, Any], mess
 def test_damaged_archives_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, X=RANDOM.normal(size=(400, 2)), y=np.arange(400) % 2)
     content = bytearray(path.read_bytes())
-    for damaged in (b"", b"garbage", bytes(content[:300]), bytes(content[:500] + b"\0\1\2" + content[503:])):
+    for damaged in (
+        b"",
+        b"garbage",
+        bytes(content[:300]),
+        bytes(content[:500] + b"\0\1\2" + content[503:]),
+    ):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"set\.npz cannot be read"):
             load(path)
@@ -177,7 +223,11 @@ def test_damaged_archives_are_refused(tmp_path: Path) -> None:
 
 def test_class_names_travel(tmp_path: Path) -> None:
     x = RANDOM.normal(size=(6, 2))
-    assert loaded(tmp_path, x, x[:2], class_names=np.array(["a", "b", "c"])).class_names == ("a", "b", "c")
+    assert loaded(tmp_path, x, x[:2], class_names=np.array(["a", "b", "c"])).class_names == (
+        "a",
+        "b",
+        "c",
+    )
     assert loaded(tmp_path, x, x[:2], class_names=np.array(["a", "b"])).class_names == ()
 
 

@@ -1,4 +1,6 @@
-"""idx, CIFAR and SVHN files written in their official layouts: the arrays written are the arrays read; damage is named."""
+"""idx, CIFAR and SVHN files written in their official layouts: the arrays written are the arrays
+read; damage is named.
+"""
 
 import gzip
 import os
@@ -28,7 +30,9 @@ def labels(n: int, num_classes: int) -> np.ndarray:
     return RANDOM.permutation(np.arange(n) % num_classes).astype(np.uint8)
 
 
-def assert_holds(data: Dataset, train_x: np.ndarray, train_y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray) -> None:
+def assert_holds(
+    data: Dataset, train_x: np.ndarray, train_y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray
+) -> None:
     np.testing.assert_array_equal(data.train.x, train_x)
     np.testing.assert_array_equal(data.train.y, train_y)
     np.testing.assert_array_equal(data.test.x, test_x)
@@ -39,16 +43,24 @@ def assert_holds(data: Dataset, train_x: np.ndarray, train_y: np.ndarray, test_x
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 def write_idx(folder: Path, *, dotted: bool = False, zipped: bool = False) -> list[np.ndarray]:
     folder.mkdir(parents=True, exist_ok=True)
     arrays = [pixels(20, 5, 4), labels(20, 3), pixels(9, 5, 4), labels(9, 3)]
-    for stem, array in zip(("train-images", "train-labels", "t10k-images", "t10k-labels"), arrays, strict=True):
+    for stem, array in zip(
+        ("train-images", "train-labels", "t10k-images", "t10k-labels"), arrays, strict=True
+    ):
         name = f"{stem}{'.' if dotted else '-'}idx{array.ndim}-ubyte"
         content = idx_bytes(array)
-        (folder / (f"{name}.gz" if zipped else name)).write_bytes(gzip.compress(content) if zipped else content)
+        (folder / (f"{name}.gz" if zipped else name)).write_bytes(
+            gzip.compress(content) if zipped else content
+        )
     return arrays
 
 
@@ -98,7 +110,9 @@ def test_huge_sizes_in_an_idx_header_allocate_nothing(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"not gzip", gzip.compress(b"0" * 900, mtime=0)[:-9]], ids=["text", "cut off"])
+@pytest.mark.parametrize(
+    "content", [b"not gzip", gzip.compress(b"0" * 900, mtime=0)[:-9]], ids=["text", "cut off"]
+)
 def test_damaged_gzip_is_named(tmp_path: Path, content: bytes) -> None:
     write_idx(tmp_path, zipped=True)
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(content)
@@ -128,31 +142,50 @@ def write_pickle(path: Path, content: Any, *, old: bool) -> None:
         else:
             pickle.dump(content, file, protocol=2)
     if old:  # NumPy's constructor lived in numpy.core then
-        path.write_bytes(path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+        path.write_bytes(
+            path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+        )
 
 
 def cifar(num_classes: int, version: str, folder: Path) -> list[np.ndarray]:
-    """A small set in the binary, Python (as made by Python 2) or Python (made today) version; returns what was written."""
+    """A small set in the binary, Python (as made by Python 2) or Python (made today) version;
+    returns what was written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     sizes = (30, 12) if num_classes == 10 else (200, 12)
-    (train_x, train_y), (test_x, test_y) = ((pixels(n, 3, 32, 32), labels(n, num_classes)) for n in sizes)
+    (train_x, train_y), (test_x, test_y) = (
+        (pixels(n, 3, 32, 32), labels(n, num_classes)) for n in sizes
+    )
     train_files = [f"data_batch_{i}" for i in range(1, 6)] if num_classes == 10 else ["train"]
     step = len(train_x) // len(train_files)
-    parts = {name: (train_x[i * step : (i + 1) * step], train_y[i * step : (i + 1) * step]) for i, name in enumerate(train_files)}
+    parts = {
+        name: (train_x[i * step : (i + 1) * step], train_y[i * step : (i + 1) * step])
+        for i, name in enumerate(train_files)
+    }
     parts["test_batch" if num_classes == 10 else "test"] = (test_x, test_y)
     for name, (x, y) in parts.items():
         rows = x.reshape(len(x), -1)
         if version == "binary":
-            columns = [y[:, None], rows] if num_classes == 10 else [y[:, None] // 5, y[:, None], rows]
+            columns = (
+                [y[:, None], rows] if num_classes == 10 else [y[:, None] // 5, y[:, None], rows]
+            )
             (folder / f"{name}.bin").write_bytes(np.concatenate(columns, 1).tobytes())
         else:
             key = b"labels" if num_classes == 10 else b"fine_labels"
-            write_pickle(folder / name, {b"data": rows, key: y.tolist(), b"batch_label": b"some"}, old=version == "python2")
+            write_pickle(
+                folder / name,
+                {b"data": rows, key: y.tolist(), b"batch_label": b"some"},
+                old=version == "python2",
+            )
     names = [f"class{i}" for i in range(num_classes)]
     if version == "binary":
         (folder / "fine_label_names.txt").write_text("\n".join(names))
     else:
-        write_pickle(folder / "meta", {b"fine_label_names": [name.encode() for name in names]}, old=version == "python2")
+        write_pickle(
+            folder / "meta",
+            {b"fine_label_names": [name.encode() for name in names]},
+            old=version == "python2",
+        )
     return [train_x, train_y, test_x, test_y]
 
 
@@ -171,7 +204,9 @@ def test_damaged_cifar_binaries_are_named(tmp_path: Path) -> None:
     path = tmp_path / "data_batch_4.bin"
     good = path.read_bytes()
     path.write_bytes(good[:-1])
-    with pytest.raises(DataError, match=r"data_batch_4.bin has \d+ bytes, which is no whole number of 3073"):
+    with pytest.raises(
+        DataError, match=r"data_batch_4.bin has \d+ bytes, which is no whole number of 3073"
+    ):
         load(tmp_path)
     path.write_bytes(b"\x0b" + good[1:])
     with pytest.raises(DataError, match=r"data_batch_4.bin holds label 11"):
@@ -232,7 +267,10 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(tmp_path: Path, protocol
 
 
 def test_plain_values_and_arrays_pass(tmp_path: Path) -> None:
-    content = {b"a": [1, 2.5, "text", None, (True, b"\xff")], "array": np.arange(6, dtype=np.int16).reshape(2, 3)}
+    content = {
+        b"a": [1, 2.5, "text", None, (True, b"\xff")],
+        "array": np.arange(6, dtype=np.int16).reshape(2, 3),
+    }
     write_pickle(tmp_path / "file", content, old=False)
     result = unpickle(tmp_path / "file")
     np.testing.assert_array_equal(result.pop("array"), content.pop("array"))
@@ -277,7 +315,9 @@ def test_damaged_svhn_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_svhn_without_scipy_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_svhn_without_scipy_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_svhn(tmp_path)
     monkeypatch.setitem(sys.modules, "scipy.io", None)
     with pytest.raises(DataError, match=r'pip install "pseudocore\[svhn\]"'):

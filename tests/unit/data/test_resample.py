@@ -1,4 +1,6 @@
-"""The gradients of augmentation: transposes of its operations, of the kernels promised, under every transform and compiled."""
+"""The gradients of augmentation: transposes of its operations, of the kernels promised, under every
+transform and compiled.
+"""
 
 import math
 from typing import Any
@@ -15,7 +17,16 @@ from pseudocore.data import resample
 from pseudocore.data.augment import DSA, OPERATIONS, Draw
 
 F64 = torch.float64
-ADDING_AT_INDICES = ("index_put", "index_add", "scatter", "index_backward", "embedding", "put_", "sort", "grid_sampler")
+ADDING_AT_INDICES = (
+    "index_put",
+    "index_add",
+    "scatter",
+    "index_backward",
+    "embedding",
+    "put_",
+    "sort",
+    "grid_sampler",
+)
 
 
 class Kernels(TorchDispatchMode):
@@ -68,12 +79,16 @@ def test_indexing_would_be_noticed() -> None:
 @pytest.mark.parametrize("siamese", [True, False])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_gradient_is_the_transpose(operation: str, siamese: bool) -> None:
-    change, x, y = DSA(operation, siamese=siamese), images(3, 2, 6, 5), Rng(6).normal(3, 2, 6, 5, dtype=F64)
+    change, x, y = (
+        DSA(operation, siamese=siamese),
+        images(3, 2, 6, 5),
+        Rng(6).normal(3, 2, 6, 5, dtype=F64),
+    )
     for number in range(10):
         draw = change.draw(Rng(number), 3)
         offset = change.apply(torch.zeros_like(x), draw)
         there = ((change.apply(x, draw) - offset) * y).sum()
-        back = (x * vjp(lambda x: change.apply(x, draw), x)[1](y)[0]).sum()  # noqa: B023
+        back = (x * vjp(lambda x: change.apply(x, draw), x)[1](y)[0]).sum()
         assert abs(float(there - back)) < 1e-12
 
 
@@ -103,7 +118,9 @@ def test_batches_of_batches(operation: str) -> None:
     def along(x: Tensor, uniform: Tensor) -> Tensor:
         return twice(lambda x: change.apply(x, Draw(operation, uniform)), x)
 
-    torch.testing.assert_close(vmap(along)(x, draw), torch.stack([along(*each) for each in zip(x, draw, strict=True)]))
+    torch.testing.assert_close(
+        vmap(along)(x, draw), torch.stack([along(*each) for each in zip(x, draw, strict=True)])
+    )
 
 
 @pytest.mark.parametrize("operation", ["crop", "scale", "rotate"])
@@ -116,7 +133,9 @@ def test_images_keep_their_precision_where_networks_do_not(operation: str) -> No
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_compiled_gradients_are_those_same_kernels() -> None:
-    """All operations in one graph, as on a GPU: the compiler must take rotation with the gradient it has."""
+    """All operations in one graph, as on a GPU: the compiler must take rotation with the gradient
+    it has.
+    """
     graphs: list[set[str]] = []
 
     def noted(graph: torch.fx.GraphModule, _: Any) -> Any:

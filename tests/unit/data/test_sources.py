@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from pseudocore.core.errors import ConfigError, DataError
-from pseudocore.data import available, digits, find, import_dataset, load, npz, search_path, sources, user_folder
+from pseudocore.data import (
+    available,
+    digits,
+    find,
+    import_dataset,
+    load,
+    npz,
+    search_path,
+    sources,
+    user_folder,
+)
 
 DEBIAN = sources.SYSTEM_FOLDER
 ROOT_ONLY = ["mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet"]
@@ -43,8 +53,15 @@ def test_builtin_sets_need_nothing(name: str) -> None:
 
 
 def test_roots_are_searched_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PSEUDOCORE_DATA", os.pathsep.join([str(tmp_path / "b"), str(tmp_path / "c")]))
-    for shift, folder in ((4, user_folder()), (3, tmp_path / "c"), (2, tmp_path / "b"), (1, tmp_path / "a")):
+    monkeypatch.setenv(
+        "PSEUDOCORE_DATA", os.pathsep.join([str(tmp_path / "b"), str(tmp_path / "c")])
+    )
+    for shift, folder in (
+        (4, user_folder()),
+        (3, tmp_path / "c"),
+        (2, tmp_path / "b"),
+        (1, tmp_path / "a"),
+    ):
         write_features(folder / "mine.npz", shift)
         assert first("mine", root=tmp_path / "a") == shift
     assert first("mine") == 2
@@ -73,15 +90,21 @@ def test_known_names_are_found_where_people_keep_them(tmp_path: Path, place: str
     else:
         path.mkdir(parents=True)
         for part in ("train", "t10k"):
-            (path / f"{part}-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 10, 0, 0, 0, 8, 0, 0, 0, 8]) + images.tobytes())
-            (path / f"{part}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 10]) + labels.tobytes())
+            (path / f"{part}-images-idx3-ubyte").write_bytes(
+                bytes([0, 0, 8, 3, 0, 0, 0, 10, 0, 0, 0, 8, 0, 0, 0, 8]) + images.tobytes()
+            )
+            (path / f"{part}-labels-idx1-ubyte").write_bytes(
+                bytes([0, 0, 8, 1, 0, 0, 0, 10]) + labels.tobytes()
+            )
     data = load("mnist", root=tmp_path)
     assert find("mnist", root=tmp_path) == path
     assert (data.name, data.shape, data.class_names) == ("mnist", (1, 8, 8), tuple("0123456789"))
 
 
 @pytest.mark.parametrize("name", ROOT_ONLY)
-def test_a_missing_set_says_where_it_was_sought_and_what_to_put_there(tmp_path: Path, name: str) -> None:
+def test_a_missing_set_says_where_it_was_sought_and_what_to_put_there(
+    tmp_path: Path, name: str
+) -> None:
     with pytest.raises(DataError) as error:
         load(name, root=tmp_path)
     text = str(error.value)
@@ -172,7 +195,9 @@ def test_a_new_import_is_a_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "still-open").read_bytes() == before
 
 
-def test_an_interrupted_import_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_import_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = import_dataset(write_features(tmp_path / "one.npz", 1), "mine")
     before = path.read_bytes()
 
@@ -187,7 +212,11 @@ def test_an_interrupted_import_leaves_the_earlier_one(tmp_path: Path, monkeypatc
 
 
 def test_importing_the_package_loads_no_optional_library() -> None:
-    code = "import sys, pseudocore.data; print(sorted({'PIL', 'scipy', 'sklearn'} & set(sys.modules)))"
+    code = (
+        "import sys, pseudocore.data; print(sorted({'PIL', 'scipy', 'sklearn'} & set(sys.modules)))"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert result.stdout.strip() == "[]"

@@ -9,7 +9,9 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.data import split
 
 
-@given(st.lists(st.integers(0, 4), min_size=2, max_size=60), st.floats(0.05, 0.95), st.integers(0, 3))
+@given(
+    st.lists(st.integers(0, 4), min_size=2, max_size=60), st.floats(0.05, 0.95), st.integers(0, 3)
+)
 def test_split_is_a_partition_in_proportion(labels: list[int], fraction: float, seed: int) -> None:
     y = torch.tensor(labels)
     train, test = split(y, fraction, seed)
@@ -21,7 +23,9 @@ def test_split_is_a_partition_in_proportion(labels: list[int], fraction: float, 
 
 
 def test_total_is_exact_where_rounding_each_class_would_not_be() -> None:
-    y = torch.arange(10).repeat_interleave(7)  # 1.4 of each class: rounding gives 10, a fifth of 70 is 14
+    y = torch.arange(10).repeat_interleave(
+        7
+    )  # 1.4 of each class: rounding gives 10, a fifth of 70 is 14
     assert len(split(y, 0.2)[1]) == 14
 
 

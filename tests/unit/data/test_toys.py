@@ -19,8 +19,12 @@ from pseudocore.data.toys import (
 WEIGHT = torch.tensor([0.5, 3.0, 1.0, 0.1, 2.0, 7.0], dtype=torch.float64)
 
 
-def conditioned(design: np.ndarray, targets: np.ndarray, variances: np.ndarray, prior: float) -> tuple[np.ndarray, np.ndarray]:
-    """N(0, prior²I) on theta given design @ theta + noise = targets, by conditioning the joint covariance of (theta, targets)."""
+def conditioned(
+    design: np.ndarray, targets: np.ndarray, variances: np.ndarray, prior: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """N(0, prior²I) on theta given design @ theta + noise = targets, by conditioning the joint
+    covariance of (theta, targets).
+    """
     theta = prior**2 * np.eye(design.shape[1])
     cross = theta @ design.T
     gain = cross @ np.linalg.inv(design @ theta @ design.T + np.diag(variances))
@@ -56,7 +60,10 @@ def test_log_densities_have_mode_and_curvature_of_the_posteriors() -> None:
         torch.testing.assert_close(jacrev(grad(density))(mean), -torch.linalg.inv(covariance))
 
     check(location.posterior(x, WEIGHT), lambda theta: location.log_density(theta, x, WEIGHT))
-    check(regression.posterior(inputs, targets, WEIGHT), lambda theta: regression.log_density(theta, inputs, targets, WEIGHT))
+    check(
+        regression.posterior(inputs, targets, WEIGHT),
+        lambda theta: regression.log_density(theta, inputs, targets, WEIGHT),
+    )
 
 
 def test_log_densities_take_many_thetas_and_count_the_prior_once() -> None:
@@ -64,10 +71,14 @@ def test_log_densities_take_many_thetas_and_count_the_prior_once() -> None:
     x, weight = toy.points(), torch.ones(4, dtype=torch.float64)
     theta = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     normal = torch.distributions.Normal
-    expected = normal(theta[:, None], 0.5).log_prob(x).sum((1, 2)) + normal(0, 3.0).log_prob(theta).sum(1)
+    expected = normal(theta[:, None], 0.5).log_prob(x).sum((1, 2)) + normal(0, 3.0).log_prob(
+        theta
+    ).sum(1)
     constant = toy.log_density(theta, x, weight) - expected
     torch.testing.assert_close(constant, constant[:1].expand(5))
-    torch.testing.assert_close(toy.log_density(theta[2], x, weight), toy.log_density(theta, x, weight)[2])
+    torch.testing.assert_close(
+        toy.log_density(theta[2], x, weight), toy.log_density(theta, x, weight)[2]
+    )
 
 
 def test_points_depend_on_the_seed_alone_and_follow_the_model() -> None:
@@ -106,9 +117,13 @@ def test_logistic_posterior_without_data_is_the_prior() -> None:
 def test_logistic_log_density_is_the_weighted_bernoulli_likelihood() -> None:
     data = logistic(num=20)
     theta, weight = torch.tensor([0.3, -1.2]), torch.linspace(0, 1, 20)
-    likelihood = torch.distributions.Bernoulli(logits=data.train.x @ theta).log_prob(data.train.y.float())
+    likelihood = torch.distributions.Bernoulli(logits=data.train.x @ theta).log_prob(
+        data.train.y.float()
+    )
     expected = (weight * likelihood).sum() - theta.square().sum() / 8
-    torch.testing.assert_close(logistic_log_density(theta, data.train.x, data.train.y, weight, prior=2.0), expected)
+    torch.testing.assert_close(
+        logistic_log_density(theta, data.train.x, data.train.y, weight, prior=2.0), expected
+    )
 
 
 def test_moons_lie_on_their_half_circles() -> None:

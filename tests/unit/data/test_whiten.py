@@ -12,7 +12,7 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.data import digits, moons
-from pseudocore.data.whiten import fit_standardise, fit_zca, make
+from pseudocore.data.preprocessing import fit_standardise, fit_zca, make
 
 F64 = torch.float64
 
@@ -23,7 +23,11 @@ def images() -> Tensor:
     generator = torch.Generator().manual_seed(0)
     mix = torch.randn(24, 24, generator=generator, dtype=F64)
     x = (torch.randn(500, 24, generator=generator, dtype=F64) @ mix * 6).view(500, 2, 4, 3)
-    return (x * torch.tensor([1.0, 0.5]).view(2, 1, 1) + torch.tensor([120.0, 80.0]).view(2, 1, 1)).clamp(0, 255).byte()
+    return (
+        (x * torch.tensor([1.0, 0.5]).view(2, 1, 1) + torch.tensor([120.0, 80.0]).view(2, 1, 1))
+        .clamp(0, 255)
+        .byte()
+    )
 
 
 def pixels(x: Tensor) -> Tensor:
@@ -51,7 +55,9 @@ def test_standardised_features_match_scikit_learn_and_constants_stay_finite() ->
 
 
 def test_a_constant_channel_keeps_its_scale(images: Tensor) -> None:
-    x = torch.cat([images, torch.full_like(images[:, :1], 100)], 1)  # 100 / 255 summed leaves a rounding error, not zero
+    x = torch.cat(
+        [images, torch.full_like(images[:, :1], 100)], 1
+    )  # 100 / 255 summed leaves a rounding error, not zero
     for fitted in (fit_standardise(x, dtype=F64), fit_zca(x, dtype=F64)):
         assert fitted.std[2] == 1
         assert fitted.apply(pixels(x))[:, 2].abs().max() < 1e-9
@@ -63,7 +69,9 @@ def test_zca_is_the_inverse_root_of_the_regularised_covariance(images: Tensor) -
     z = ((x - x.mean(0)) / x.std((0, 2, 3), keepdims=True)[0]).reshape(len(x), -1)
     covariance = np.cov(z.T, bias=True)
     root = np.real(sqrtm(covariance + 0.1 * np.trace(covariance) / 24 * np.eye(24)))
-    np.testing.assert_allclose(fitted.apply(pixels(images)).flatten(1), z @ np.linalg.inv(root), atol=1e-8)
+    np.testing.assert_allclose(
+        fitted.apply(pixels(images)).flatten(1), z @ np.linalg.inv(root), atol=1e-8
+    )
 
 
 def test_zca_whitens_as_its_regularisation_vanishes(images: Tensor) -> None:
@@ -84,7 +92,9 @@ def test_zca_survives_constant_pixels() -> None:
 def test_blocks_do_not_change_the_fit(images: Tensor, block: int) -> None:
     whole, blocked = fit_zca(images, dtype=F64, block=4096), fit_zca(images, dtype=F64, block=block)
     for part in ("mean", "std", "whitening", "colouring"):
-        torch.testing.assert_close(getattr(blocked, part), getattr(whole, part), rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(
+            getattr(blocked, part), getattr(whole, part), rtol=1e-9, atol=1e-11
+        )
 
 
 def test_only_the_triangle_that_is_summed_is_used() -> None:
@@ -95,12 +105,16 @@ def test_only_the_triangle_that_is_summed_is_used() -> None:
     covariance = z.T @ z / 40
     shrunk = covariance + 0.1 * covariance.diagonal().mean() * torch.eye(576, dtype=F64)
     whitening = fit_zca(x, 0.1, dtype=F64).whitening
-    torch.testing.assert_close(whitening @ shrunk @ whitening, torch.eye(576, dtype=F64), atol=1e-8, rtol=0)
+    torch.testing.assert_close(
+        whitening @ shrunk @ whitening, torch.eye(576, dtype=F64), atol=1e-8, rtol=0
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("kind", ["none", "standard", "published", "zca"])
-def test_round_trip_types_gradients_and_description(images: Tensor, kind: str, dtype: torch.dtype) -> None:
+def test_round_trip_types_gradients_and_description(
+    images: Tensor, kind: str, dtype: torch.dtype
+) -> None:
     x = images[:, :1].expand(-1, 3, -1, -1).contiguous() if kind == "published" else images
     preprocess = make(kind, dataset(x, "cifar10"), dtype=dtype)
     for given in (torch.float32, F64):  # tensors follow the input, whatever they were made for

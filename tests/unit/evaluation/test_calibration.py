@@ -1,4 +1,6 @@
-"""Adaptive and class-wise calibration errors against scikit-learn, torchmetrics and loops; the published quirks and their bounds."""
+"""Adaptive and class-wise calibration errors against scikit-learn, torchmetrics and loops; the
+published quirks and their bounds.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.rng import Rng
 from pseudocore.evaluation.calibration import adaptive_ece, classwise_ece, collect
 from pseudocore.evaluation.metrics import Tally
-from pseudocore.evaluation.quirks import batch_mean_nll, batchwise_ece
+from pseudocore.evaluation.published_metrics import batch_mean_nll, batchwise_ece
 
 
 def predictions(n: int, classes: int, seed: int = 0, scale: float = 2.0) -> tuple[Tensor, Tensor]:
@@ -27,16 +29,27 @@ def predictions(n: int, classes: int, seed: int = 0, scale: float = 2.0) -> tupl
     return log_probs, torch.where(rng("agree").uniform(n) < 0.5, log_probs.argmax(1), random)
 
 
-# --- adaptive ---------------------------------------------------------------------------------------------------------
+# --- adaptive
+# ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "classes", "num_bins"), [(150, 10, 15), (400, 3, 10), (30, 2, 15), (20, 5, 1)])
-def test_adaptive_agrees_with_scikit_learns_quantile_bins(n: int, classes: int, num_bins: int) -> None:
-    """Where the number of bins divides n and no scores are equal, quantiles cut between the same examples."""
+@pytest.mark.parametrize(
+    ("n", "classes", "num_bins"), [(150, 10, 15), (400, 3, 10), (30, 2, 15), (20, 5, 1)]
+)
+def test_adaptive_agrees_with_scikit_learns_quantile_bins(
+    n: int, classes: int, num_bins: int
+) -> None:
+    """Where the number of bins divides n and no scores are equal, quantiles cut between the same
+    examples.
+    """
     log_probs, y = predictions(n, classes, seed=n)
     p = log_probs.exp().numpy()
-    came_true, claimed = calibration_curve(p.argmax(1) == y.numpy(), p.max(1), n_bins=num_bins, strategy="quantile")
-    assert adaptive_ece(log_probs, y, num_bins) == pytest.approx(np.abs(came_true - claimed).mean(), abs=1e-12)
+    came_true, claimed = calibration_curve(
+        p.argmax(1) == y.numpy(), p.max(1), n_bins=num_bins, strategy="quantile"
+    )
+    assert adaptive_ece(log_probs, y, num_bins) == pytest.approx(
+        np.abs(came_true - claimed).mean(), abs=1e-12
+    )
 
 
 def adaptive_by_hand(log_probs: Tensor, y: Tensor, num_bins: int) -> float:
@@ -45,12 +58,23 @@ def adaptive_by_hand(log_probs: Tensor, y: Tensor, num_bins: int) -> float:
     top, hit = p.max(1), (p.argmax(1) == y.numpy()).astype(float)
     shared = np.array([hit[np.isclose(top, one, rtol=0, atol=1e-12)].mean() for one in top])
     order = np.argsort(top, kind="stable")
-    return float(sum(abs((shared[part] - top[part]).sum()) for part in np.array_split(order, num_bins)) / len(top))
+    return float(
+        sum(abs((shared[part] - top[part]).sum()) for part in np.array_split(order, num_bins))
+        / len(top)
+    )
 
 
 @settings(max_examples=40, deadline=None)
-@given(n=st.integers(1, 80), classes=st.integers(1, 6), seed=st.integers(0, 2**32), num_bins=st.integers(1, 20), ties=st.booleans())
-def test_adaptive_agrees_with_the_definition_in_any_order(n: int, classes: int, seed: int, num_bins: int, ties: bool) -> None:
+@given(
+    n=st.integers(1, 80),
+    classes=st.integers(1, 6),
+    seed=st.integers(0, 2**32),
+    num_bins=st.integers(1, 20),
+    ties=st.booleans(),
+)
+def test_adaptive_agrees_with_the_definition_in_any_order(
+    n: int, classes: int, seed: int, num_bins: int, ties: bool
+) -> None:
     log_probs, y = predictions(n, classes, seed)
     if ties:
         log_probs = log_probs.round().log_softmax(1)
@@ -62,29 +86,39 @@ def test_adaptive_agrees_with_the_definition_in_any_order(n: int, classes: int, 
 
 
 def test_adaptive_of_one_confidence_is_the_gap_itself() -> None:
-    """All ties: half are right, .8 is claimed, whatever the order; a bin of wrong ones alone would say otherwise."""
+    """All ties: half are right, .8 is claimed, whatever the order; a bin of wrong ones alone would
+    say otherwise.
+    """
     log_probs = torch.tensor([[0.8, 0.2]], dtype=torch.float64).log().expand(30, 2)
     assert adaptive_ece(log_probs, torch.arange(30) // 15) == pytest.approx(0.3, abs=1e-12)
 
 
 def test_adaptive_with_fewer_examples_than_bins_leaves_bins_empty() -> None:
     log_probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]], dtype=torch.float64).log()
-    assert adaptive_ece(log_probs, torch.tensor([0, 1])) == pytest.approx((0.1 + 0.6) / 2, abs=1e-12)
+    assert adaptive_ece(log_probs, torch.tensor([0, 1])) == pytest.approx(
+        (0.1 + 0.6) / 2, abs=1e-12
+    )
 
 
-# --- class-wise -------------------------------------------------------------------------------------------------------
+# --- class-wise
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "classes"), [(300, 10), (200, 2), (50, 4)])
 def test_classwise_agrees_with_torchmetrics_class_by_class(n: int, classes: int) -> None:
     log_probs, y = predictions(n, classes, seed=n)
     p = log_probs.exp()
-    referee = [float(binary_calibration_error(p[:, k].contiguous(), (y == k).long(), n_bins=15, norm="l1")) for k in range(classes)]
+    referee = [
+        float(binary_calibration_error(p[:, k].contiguous(), (y == k).long(), n_bins=15, norm="l1"))
+        for k in range(classes)
+    ]
     assert classwise_ece(log_probs, y) == pytest.approx(np.mean(referee), abs=1e-6)
 
 
 def test_classwise_at_zero_and_one_by_hand() -> None:
-    """Class 0: 1, 1, 0 claimed of which one is true; class 1: 0, 0, 1 of which two are; class 2 never claimed, never true."""
+    """Class 0: 1, 1, 0 claimed of which one is true; class 1: 0, 0, 1 of which two are; class 2
+    never claimed, never true.
+    """
     log_probs = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0]], dtype=torch.float64).log()
     expected = (1 / 3 + 1 / 3 + 0) / 3
     assert classwise_ece(log_probs, torch.tensor([0, 1, 1])) == pytest.approx(expected, abs=1e-12)
@@ -136,11 +170,14 @@ def test_collect_gathers_batches_without_gradients() -> None:
         collect(lambda x: x, [])
 
 
-# --- published quirks -------------------------------------------------------------------------------------------------
+# --- published quirks
+# -------------------------------------------------------------------------------------------------
 
 
 def draws(num: int, n: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    log_probs = (2 * Rng(seed)("logits").normal(num, n, classes, dtype=torch.float64)).log_softmax(2)
+    log_probs = (2 * Rng(seed)("logits").normal(num, n, classes, dtype=torch.float64)).log_softmax(
+        2
+    )
     return log_probs, Rng(seed)("y").integers(classes, n)
 
 
@@ -154,19 +191,32 @@ def test_batch_mean_nll_by_a_loop(batch_size: int) -> None:
     total = 0.0
     for start in range(0, 50, batch_size):
         stop = min(start + batch_size, 50)
-        per_draw = [math.exp(np.mean([float(log_probs[d, i, y[i]]) for i in range(start, stop)])) for d in range(5)]
+        per_draw = [
+            math.exp(np.mean([float(log_probs[d, i, y[i]]) for i in range(start, stop)]))
+            for d in range(5)
+        ]
         total -= math.log(np.mean(per_draw)) * (stop - start)
     assert batch_mean_nll(log_probs, y, batch_size) == pytest.approx(total / 50, rel=1e-12)
 
 
 @settings(max_examples=25, deadline=None)
-@given(num=st.integers(1, 6), n=st.integers(1, 40), classes=st.integers(2, 5), seed=st.integers(0, 2**32), batch_size=st.integers(1, 50))
-def test_the_quirks_only_ever_overstate(num: int, n: int, classes: int, seed: int, batch_size: int) -> None:
+@given(
+    num=st.integers(1, 6),
+    n=st.integers(1, 40),
+    classes=st.integers(2, 5),
+    seed=st.integers(0, 2**32),
+    batch_size=st.integers(1, 50),
+)
+def test_the_quirks_only_ever_overstate(
+    num: int, n: int, classes: int, seed: int, batch_size: int
+) -> None:
     log_probs, y = draws(num, n, classes, seed)
     honest = true_nll(log_probs, y)
     assert batch_mean_nll(log_probs, y, batch_size) >= honest - 1e-12
     assert batch_mean_nll(log_probs, y, 1) == pytest.approx(honest, abs=1e-10)
-    assert batch_mean_nll(log_probs[:1].expand(3, -1, -1), y, batch_size) == pytest.approx(true_nll(log_probs[:1], y), abs=1e-10)
+    assert batch_mean_nll(log_probs[:1].expand(3, -1, -1), y, batch_size) == pytest.approx(
+        true_nll(log_probs[:1], y), abs=1e-10
+    )
     mean = log_probs.exp().mean(0).log()
     whole = Tally.empty(classes).add(mean, y).result().ece
     assert batchwise_ece(mean, y, batch_size) >= whole - 1e-12
@@ -176,7 +226,9 @@ def test_the_quirks_only_ever_overstate(num: int, n: int, classes: int, seed: in
 def test_batchwise_ece_of_batches_of_one_is_the_mean_gap() -> None:
     log_probs, y = predictions(20, 3)
     top, label = log_probs.exp().max(1)
-    assert batchwise_ece(log_probs, y, 1) == pytest.approx(float(((label == y).double() - top).abs().mean()), abs=1e-12)
+    assert batchwise_ece(log_probs, y, 1) == pytest.approx(
+        float(((label == y).double() - top).abs().mean()), abs=1e-12
+    )
 
 
 def test_the_quirks_refuse_the_wrong_shapes() -> None:

@@ -45,7 +45,9 @@ def test_a_quadratic_slice_is_exact(size: int) -> None:
 
 def test_sets_are_told_apart_and_places_can_be_given() -> None:
     first, second = Rng(1).normal(2, 3, dtype=torch.float64)
-    got = along(log_likelihood, first, second, {"all": batches(10), "again": batches(4)}, at=(0.0, 2.0))
+    got = along(
+        log_likelihood, first, second, {"all": batches(10), "again": batches(4)}, at=(0.0, 2.0)
+    )
     assert list(got.losses) == ["all", "again"]
     assert got.losses["all"] == pytest.approx(got.losses["again"], rel=1e-12)
     assert len(got.losses["all"]) == 2

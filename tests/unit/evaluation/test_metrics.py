@@ -46,24 +46,34 @@ def ece_by_hand(log_probs: Tensor, y: Tensor, num_bins: int) -> float:
     return float(total)
 
 
-@pytest.mark.parametrize(("n", "classes", "scale"), [(400, 10, 2.0), (300, 2, 1.0), (200, 100, 4.0), (1, 3, 1.0)])
+@pytest.mark.parametrize(
+    ("n", "classes", "scale"), [(400, 10, 2.0), (300, 2, 1.0), (200, 100, 4.0), (1, 3, 1.0)]
+)
 def test_agrees_with_scikit_learn_and_torchmetrics(n: int, classes: int, scale: float) -> None:
     log_probs, y = predictions(n, classes, seed=n, scale=scale)
     p, truth, labels = log_probs.exp().numpy(), y.numpy(), list(range(classes))
     got = result(log_probs, y)
     assert got.accuracy == pytest.approx(accuracy_score(truth, p.argmax(1)), abs=1e-12)
     assert got.nll == pytest.approx(log_loss(truth, p, labels=labels), abs=1e-9)
-    assert got.brier == pytest.approx(brier_score_loss(truth, p, labels=labels, scale_by_half=False), abs=1e-9)
-    assert got.ece == pytest.approx(float(multiclass_calibration_error(log_probs.exp(), y, classes, n_bins=15)), abs=1e-6)
+    assert got.brier == pytest.approx(
+        brier_score_loss(truth, p, labels=labels, scale_by_half=False), abs=1e-9
+    )
+    assert got.ece == pytest.approx(
+        float(multiclass_calibration_error(log_probs.exp(), y, classes, n_bins=15)), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("num_bins", [1, 2, 10, 15, 100])
 def test_ece_agrees_with_the_definition_for_any_number_of_bins(num_bins: int) -> None:
     log_probs, y = predictions(300, 5, seed=num_bins)
-    assert result(log_probs, y, num_bins).ece == pytest.approx(ece_by_hand(log_probs, y, num_bins), abs=1e-12)
+    assert result(log_probs, y, num_bins).ece == pytest.approx(
+        ece_by_hand(log_probs, y, num_bins), abs=1e-12
+    )
 
 
-EDGES = [k / 15 for k in range(2, 16)]  # 1/15 lies below 1/10, the least a top label of ten can have
+EDGES = [
+    k / 15 for k in range(2, 16)
+]  # 1/15 lies below 1/10, the least a top label of ten can have
 ADVERSARIAL = {
     "every edge": (confident(*EDGES), torch.arange(14) % 2),
     "edges among others": (confident(*EDGES, 0.45, 0.62, 0.95, 0.99), torch.tensor([0, 1, 1] * 6)),
@@ -76,14 +86,20 @@ ADVERSARIAL = {
 
 @pytest.mark.parametrize("case", ADVERSARIAL)
 def test_ece_at_edges_equals_torchmetrics_a_hair_below_them(case: str) -> None:
-    """Bins are (a, b] here, [a, b) with a bin of its own for exactly 1 there: a hair lower, both mean the same bins."""
+    """Bins are (a, b] here, [a, b) with a bin of its own for exactly 1 there: a hair lower, both
+    mean the same bins.
+    """
     log_probs, y = ADVERSARIAL[case]
     below = log_probs.exp() - 2e-7
-    referee = multiclass_calibration_error(below.clamp(min=0), y, log_probs.shape[1], n_bins=15, norm="l1")
+    referee = multiclass_calibration_error(
+        below.clamp(min=0), y, log_probs.shape[1], n_bins=15, norm="l1"
+    )
     assert result(log_probs, y).ece == pytest.approx(float(referee), abs=1e-6)
 
 
-@pytest.mark.parametrize(("classes", "num_bins"), [(3, 15), (5, 15), (15, 15), (6, 30), (20, 20), (25, 100)])
+@pytest.mark.parametrize(
+    ("classes", "num_bins"), [(3, 15), (5, 15), (15, 15), (6, 30), (20, 20), (25, 100)]
+)
 def test_a_confidence_on_an_edge_counts_in_the_bin_below(classes: int, num_bins: int) -> None:
     """Also where exp(log p) rounds to just above p, as for 6, 20 and 25 equally likely classes."""
     uniform = torch.zeros(8, classes, dtype=torch.float64).log_softmax(1)
@@ -109,7 +125,9 @@ def test_a_small_example_by_hand() -> None:
     assert got.accuracy == 2 / 3
     assert got.nll == pytest.approx(-(math.log(0.9) + math.log(0.2) + math.log(0.7)) / 3, rel=1e-14)
     assert got.brier == pytest.approx((2 * 0.1**2 + 2 * 0.8**2 + 2 * 0.3**2) / 3, rel=1e-14)
-    assert got.ece == pytest.approx((0.7 + 0.3) / 3, rel=1e-14)  # (0.75, 1] claims 1.7 and gets 1; (0.5, 0.75] 0.7 and 1
+    assert got.ece == pytest.approx(
+        (0.7 + 0.3) / 3, rel=1e-14
+    )  # (0.75, 1] claims 1.7 and gets 1; (0.5, 0.75] 0.7 and 1
     assert got.reliability.confidence[:2] == (None, None)
     assert got.reliability.confidence[2:] == pytest.approx((0.7, 0.85))
     assert got.reliability.accuracy == (None, None, 1.0, 0.5)
@@ -124,8 +142,16 @@ def in_batches(log_probs: Tensor, y: Tensor, size: int) -> Metrics:
 
 
 @settings(max_examples=25, deadline=None)
-@given(n=st.integers(1, 300), classes=st.integers(1, 12), seed=st.integers(0, 2**32), size=st.integers(1, 300), ties=st.booleans())
-def test_the_batch_size_changes_nothing(n: int, classes: int, seed: int, size: int, ties: bool) -> None:
+@given(
+    n=st.integers(1, 300),
+    classes=st.integers(1, 12),
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 300),
+    ties=st.booleans(),
+)
+def test_the_batch_size_changes_nothing(
+    n: int, classes: int, seed: int, size: int, ties: bool
+) -> None:
     log_probs, y = predictions(n, classes, seed)
     if ties:
         log_probs = log_probs.mul(2).round().log_softmax(1)
@@ -138,21 +164,32 @@ def test_the_batch_size_changes_nothing(n: int, classes: int, seed: int, size: i
 
 
 def test_uniform_predictions_share_a_bin_whatever_the_batch() -> None:
-    """A confidence exactly on an edge (three classes: 5/15) must not depend on its place in a batch."""
+    """A confidence exactly on an edge (three classes: 5/15) must not depend on its place in a
+    batch.
+    """
     log_probs, y = torch.zeros(101, 3, dtype=torch.float64).log_softmax(1), torch.arange(101) % 3
     for size in (1, 7, 101):
         assert in_batches(log_probs, y, size).reliability.count[4] == 101
 
 
 @settings(max_examples=50, deadline=None)
-@given(n=st.integers(1, 60), classes=st.integers(1, 6), seed=st.integers(0, 2**32), scale=st.sampled_from([0.0, 1.0, 30.0]))
-def test_metrics_stay_in_their_ranges_and_agree_with_each_other(n: int, classes: int, seed: int, scale: float) -> None:
+@given(
+    n=st.integers(1, 60),
+    classes=st.integers(1, 6),
+    seed=st.integers(0, 2**32),
+    scale=st.sampled_from([0.0, 1.0, 30.0]),
+)
+def test_metrics_stay_in_their_ranges_and_agree_with_each_other(
+    n: int, classes: int, seed: int, scale: float
+) -> None:
     got = result(*predictions(n, classes, seed, scale))
     assert 0 <= got.accuracy <= 1
     assert 0 <= got.ece <= 1 + 1e-12
     assert 0 <= got.brier <= 2 + 1e-12
     assert got.nll >= 0
-    claimed, came_true = (np.array([value or 0.0 for value in part]) for part in got.reliability[:2])
+    claimed, came_true = (
+        np.array([value or 0.0 for value in part]) for part in got.reliability[:2]
+    )
     count = np.array(got.reliability.count)
     assert count.sum() == n
     assert got.accuracy == pytest.approx((came_true * count).sum() / n)
@@ -195,7 +232,11 @@ LABELS = torch.tensor([0, 2])
             "NaN log-probabilities for 1 of 2 .* a smaller step size usually helps",
         ),
         (torch.zeros(2, 3), LABELS, "2 of 2 examples do not sum to one .*log_softmax"),
-        (UNIFORM + torch.tensor([[0.0], [2e-3]]), LABELS, "1 of 2 examples do not sum to one .*0.002"),
+        (
+            UNIFORM + torch.tensor([[0.0], [2e-3]]),
+            LABELS,
+            "1 of 2 examples do not sum to one .*0.002",
+        ),
         (torch.full((2, 3), -math.inf), LABELS, "do not sum to one .*-inf"),
         (torch.full((2, 3), math.inf), LABELS, "do not sum to one .*inf"),
         (UNIFORM[:, :2], LABELS, r"must be \(n, 3\).*not \(2, 2\)"),
@@ -208,7 +249,9 @@ LABELS = torch.tensor([0, 2])
         (UNIFORM, torch.tensor([-1, 0]), r"label -1 was given.*0\.\.2"),
     ],
 )
-def test_refuses_what_is_not_log_probabilities_and_labels(log_probs: Tensor, y: Tensor, words: str) -> None:
+def test_refuses_what_is_not_log_probabilities_and_labels(
+    log_probs: Tensor, y: Tensor, words: str
+) -> None:
     with pytest.raises(DataError, match=words):
         Tally.empty(3).add(log_probs, y)
 
@@ -243,7 +286,9 @@ def test_measure_streams_raw_inputs_without_gradients() -> None:
 
     got = measure(predict, batches(), num_classes=3)
     assert seen == [(torch.uint8, 16, False), (torch.uint8, 16, False), (torch.uint8, 8, False)]
-    assert got[:4] == pytest.approx(result((x.float() / 255 @ weight).log_softmax(1), y)[:4], abs=1e-6)
+    assert got[:4] == pytest.approx(
+        result((x.float() / 255 @ weight).log_softmax(1), y)[:4], abs=1e-6
+    )
     assert len(measure(predict, batches(), 3, num_bins=4).reliability.count) == 4
 
 

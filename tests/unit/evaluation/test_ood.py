@@ -1,4 +1,6 @@
-"""Out-of-distribution scores and their curves against scikit-learn, with ties, extremes and one-sided sets."""
+"""Out-of-distribution scores and their curves against scikit-learn, with ties, extremes and
+one-sided sets.
+"""
 
 import math
 
@@ -22,7 +24,10 @@ def referee(inside: Tensor, outside: Tensor) -> Detection:
     false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
     fpr95 = false[np.argmax(np.round(true * len(outside)) * 100 >= 95 * len(outside))]
     return Detection(
-        roc_auc_score(truth, scores), average_precision_score(truth, scores), average_precision_score(1 - truth, -scores), fpr95
+        roc_auc_score(truth, scores),
+        average_precision_score(truth, scores),
+        average_precision_score(1 - truth, -scores),
+        fpr95,
     )
 
 
@@ -31,8 +36,13 @@ def referee(inside: Tensor, outside: Tensor) -> Detection:
     inside=st.lists(st.floats(-5, 5) | st.integers(-2, 2), min_size=1, max_size=60),
     outside=st.lists(st.floats(-5, 5) | st.integers(-2, 2), min_size=1, max_size=60),
 )
-def test_agrees_with_scikit_learn_with_and_without_ties(inside: list[float], outside: list[float]) -> None:
-    one, other = torch.tensor(inside, dtype=torch.float64), torch.tensor(outside, dtype=torch.float64)
+def test_agrees_with_scikit_learn_with_and_without_ties(
+    inside: list[float], outside: list[float]
+) -> None:
+    one, other = (
+        torch.tensor(inside, dtype=torch.float64),
+        torch.tensor(outside, dtype=torch.float64),
+    )
     assert detect(one, other) == pytest.approx(referee(one, other), abs=1e-12)
 
 
@@ -61,7 +71,9 @@ def test_the_extremes() -> None:
 
 
 def test_fpr95_by_hand() -> None:
-    """Of 20 from elsewhere 19 must be caught: the threshold is their second lowest score, which 3 of 10 of ours reach."""
+    """Of 20 from elsewhere 19 must be caught: the threshold is their second lowest score, which 3
+    of 10 of ours reach.
+    """
     outside = torch.arange(20.0) + 10
     inside = torch.tensor([0.0] * 7 + [10.9, 11.0, 11.1])
     assert detect(inside, outside).fpr95 == pytest.approx(0.2)
@@ -76,18 +88,25 @@ def test_scores_grow_with_what_is_unknown() -> None:
 
 
 def test_mutual_information_is_what_draws_disagree_on() -> None:
-    sure = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]], dtype=torch.float64)  # two draws, certain of different classes
+    sure = torch.tensor(
+        [[[1.0, 0.0]], [[0.0, 1.0]]], dtype=torch.float64
+    )  # two draws, certain of different classes
     assert mutual_information(sure.log()).tolist() == pytest.approx([math.log(2)])
     unsure = torch.full((4, 3, 5), 0.2, dtype=torch.float64)
     assert mutual_information(unsure.log()).tolist() == pytest.approx([0, 0, 0], abs=1e-12)
     log_probs = Rng(0).normal(6, 8, 4, dtype=torch.float64).log_softmax(2)
     p = log_probs.exp().numpy()
-    divergence = [np.mean([scipy_entropy(p[d, i], p[:, i].mean(0)) for d in range(6)]) for i in range(8)]  # mean KL to the mean
+    divergence = [
+        np.mean([scipy_entropy(p[d, i], p[:, i].mean(0)) for d in range(6)]) for i in range(8)
+    ]  # mean KL to the mean
     assert mutual_information(log_probs).tolist() == pytest.approx(divergence, rel=1e-9)
 
 
 def test_what_is_no_scores_is_refused() -> None:
-    with pytest.raises(DataError, match=r"inside the distribution must be a vector of at least one number, not \(0,\)"):
+    with pytest.raises(
+        DataError,
+        match=r"inside the distribution must be a vector of at least one number, not \(0,\)",
+    ):
         detect(torch.zeros(0), torch.zeros(3))
     with pytest.raises(DataError, match=r"outside the distribution must be a vector.*not \(3, 2\)"):
         detect(torch.zeros(3), torch.zeros(3, 2))

@@ -15,7 +15,9 @@ def test_power_adds_up_to_the_squares_of_the_pixels(shape: tuple[int, ...]) -> N
     images = Rng(0).normal(*shape, dtype=torch.float64)
     got = spectrum(images)
     assert int(got.size.sum()) == shape[2] * shape[3]
-    assert float((got.size * got.power).sum()) == pytest.approx(float(images.square().sum((2, 3)).mean()), rel=1e-12)
+    assert float((got.size * got.power).sum()) == pytest.approx(
+        float(images.square().sum((2, 3)).mean()), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("waves", [0, 1, 3, 8])

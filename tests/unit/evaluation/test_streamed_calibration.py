@@ -23,8 +23,13 @@ def test_batches_do_not_matter(size: int, num_bins: int) -> None:
 
 
 def test_a_tally_is_a_value() -> None:
-    log_probs, y = torch.tensor([[0.9, 0.1], [0.6, 0.4]], dtype=torch.float64).log(), torch.tensor([0, 1])
+    log_probs, y = (
+        torch.tensor([[0.9, 0.1], [0.6, 0.4]], dtype=torch.float64).log(),
+        torch.tensor([0, 1]),
+    )
     once = Tally.empty(2).add(log_probs, y)
     once.add(log_probs, 1 - y)
-    assert once.result().classwise_ece == pytest.approx((0.1 + 0.6) / 2)  # either column errs by as much
+    assert once.result().classwise_ece == pytest.approx(
+        (0.1 + 0.6) / 2
+    )  # either column errs by as much
     assert once.result().adaptive_ece == pytest.approx((0.1 + 0.6) / 2)

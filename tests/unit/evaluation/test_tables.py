@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pseudocore.core.errors import ArtifactError
-from pseudocore.evaluation.tables import Estimate, Record, Row, best, comparison, flat, format_metric, markdown, variants
+from pseudocore.evaluation.tables import (
+    Estimate,
+    Record,
+    Row,
+    best,
+    comparison,
+    flat,
+    format_metric,
+    markdown,
+    variants,
+)
 
 
 def record(
@@ -24,19 +34,38 @@ def record(
     **options: Any,
 ) -> Record:
     budget = {} if per_class is None else {"per_class": per_class}
-    config = {"method": method, "seed": seed, "setup": {"data": data, **(setup or {})}, "options": {**budget, **options}}
-    per_seed = [{"seed": place, "accuracy": value, "nll": 2 * value} for place, value in enumerate(accuracies)]
+    config = {
+        "method": method,
+        "seed": seed,
+        "setup": {"data": data, **(setup or {})},
+        "options": {**budget, **options},
+    }
+    per_seed = [
+        {"seed": place, "accuracy": value, "nll": 2 * value}
+        for place, value in enumerate(accuracies)
+    ]
     return config, {"inference": inference, "options": how or {}, "model": {}, "per_seed": per_seed}
 
 
 def row(method: str = "a", per_class: int | None = 1, data: str = "d", **means: float) -> Row:
-    return Row(method, data, per_class, "hmc", "", 1, 1, {name: Estimate(mean, None) for name, mean in means.items()})
+    return Row(
+        method,
+        data,
+        per_class,
+        "hmc",
+        "",
+        1,
+        1,
+        {name: Estimate(mean, None) for name, mean in means.items()},
+    )
 
 
 def test_runs_that_differ_in_their_seed_are_one_row() -> None:
     (got,) = comparison([record("vbpc", 0.9, 0.8), record("vbpc", 0.7, seed=1)])
     assert got[:7] == ("vbpc", "digits", 1, "hmc", "", 2, 3)
-    assert got.metrics["accuracy"] == pytest.approx((0.8, 0.1))  # deviations .1, 0, -.1: sample variance .02 / 2
+    assert got.metrics["accuracy"] == pytest.approx(
+        (0.8, 0.1)
+    )  # deviations .1, 0, -.1: sample variance .02 / 2
     assert got.metrics["nll"] == pytest.approx((1.6, 0.2))
 
 
@@ -73,7 +102,9 @@ def test_pooling_is_the_mean_and_deviation_of_everything(seeds: list[list[float]
     pooled = [value for values in seeds for value in values]
     mean, sd = got.metrics["accuracy"]
     assert mean == pytest.approx(np.mean(pooled))
-    assert sd is None if len(pooled) == 1 else sd == pytest.approx(np.std(pooled, ddof=1), abs=1e-12)
+    assert (
+        sd is None if len(pooled) == 1 else sd == pytest.approx(np.std(pooled, ddof=1), abs=1e-12)
+    )
 
 
 def test_rows_are_ordered_by_data_budget_and_appearance() -> None:
@@ -98,7 +129,12 @@ def test_rows_are_ordered_by_data_budget_and_appearance() -> None:
 
 
 def test_rows_of_one_look_name_the_settings_that_differ() -> None:
-    rows = comparison([record("vbpc", 0.9, image_lr=0.01, ridge=1.0), record("vbpc", 0.9, image_lr=0.003, ridge=1.0)])
+    rows = comparison(
+        [
+            record("vbpc", 0.9, image_lr=0.01, ridge=1.0),
+            record("vbpc", 0.9, image_lr=0.003, ridge=1.0),
+        ]
+    )
     assert [got.variant for got in rows] == ["image_lr=0.01", "image_lr=0.003"]
 
 
@@ -108,21 +144,35 @@ def test_a_setting_that_one_row_lacks_is_called_unset() -> None:
 
 
 def test_settings_of_the_evaluation_and_of_the_setup_are_told_from_options() -> None:
-    rows = comparison([record("vbpc", 0.9, how={"num_steps": 5}, num_steps=7), record("vbpc", 0.9, how={"num_steps": 6}, num_steps=7)])
+    rows = comparison(
+        [
+            record("vbpc", 0.9, how={"num_steps": 5}, num_steps=7),
+            record("vbpc", 0.9, how={"num_steps": 6}, num_steps=7),
+        ]
+    )
     assert [got.variant for got in rows] == ["inference.num_steps=5", "inference.num_steps=6"]
-    rows = comparison([record("vbpc", 0.9, setup={"augment": name}, augment="both") for name in ("flip", "crop")])
+    rows = comparison(
+        [record("vbpc", 0.9, setup={"augment": name}, augment="both") for name in ("flip", "crop")]
+    )
     assert [got.variant for got in rows] == ["setup.augment=flip", "setup.augment=crop"]
 
 
 def test_a_network_that_follows_the_setup_is_named_once() -> None:
     records = [record("vbpc", 0.9, setup={"width": width}) for width in (32, 64)]
-    records = [(config, {**evaluation, "model": {"width": config["setup"]["width"]}}) for config, evaluation in records]
+    records = [
+        (config, {**evaluation, "model": {"width": config["setup"]["width"]}})
+        for config, evaluation in records
+    ]
     assert [got.variant for got in comparison(records)] == ["width=32", "width=64"]
 
 
 def test_what_follows_from_a_setting_is_not_named_beside_it() -> None:
     """The network of an evaluation is told by its setup, and a prior by its options."""
-    own = {"inference.model.name": "convnet3", "inference.model.norm": "instance", "inference.options.prior_scale": 1.0}
+    own = {
+        "inference.model.name": "convnet3",
+        "inference.model.norm": "instance",
+        "inference.options.prior_scale": 1.0,
+    }
     other = {
         "inference.model.name": "mlp",
         "inference.setup.model": "mlp",
@@ -141,14 +191,27 @@ def test_other_looks_need_no_variant() -> None:
 
 def test_an_evaluation_without_results_is_refused() -> None:
     config, evaluation = record("vbpc", 0.9)
-    for broken in ({**evaluation, "per_seed": []}, {"inference": "hmc"}, {**evaluation, "per_seed": [3]}):
-        with pytest.raises(ArtifactError, match=r"'vbpc' on 'digits' by 'hmc' holds no list of results per seed"):
+    for broken in (
+        {**evaluation, "per_seed": []},
+        {"inference": "hmc"},
+        {**evaluation, "per_seed": [3]},
+    ):
+        with pytest.raises(
+            ArtifactError, match=r"'vbpc' on 'digits' by 'hmc' holds no list of results per seed"
+        ):
             comparison([(config, broken)])
 
 
 def test_strange_values_are_no_metrics() -> None:
     config, _ = record()
-    entry = {"accuracy": 0.5, "note": "x", "nested": {"a": 1}, "missing": None, "flag": True, "long": 10**400}
+    entry = {
+        "accuracy": 0.5,
+        "note": "x",
+        "nested": {"a": 1},
+        "missing": None,
+        "flag": True,
+        "long": 10**400,
+    }
     (got,) = comparison([({**config, "options": 3, "setup": "x"}, {"per_seed": [entry]})])
     assert got.metrics == {"accuracy": (0.5, None)}
     assert (got.data, got.per_class, got.inference) == ("unknown", None, "unknown")
@@ -176,7 +239,12 @@ def test_format_metric(mean: float | None, sd: float | None, text: str) -> None:
 
 
 def test_best_is_chosen_within_data_set_and_budget() -> None:
-    rows = [row(accuracy=0.9, nll=0.5), row(accuracy=0.8, nll=0.4), row(per_class=10, accuracy=0.99), row(data="e", accuracy=0.7)]
+    rows = [
+        row(accuracy=0.9, nll=0.5),
+        row(accuracy=0.8, nll=0.4),
+        row(per_class=10, accuracy=0.99),
+        row(data="e", accuracy=0.7),
+    ]
     assert best(rows) == {(0, "accuracy"), (1, "nll")}
 
 
@@ -214,4 +282,8 @@ def test_markdown_keeps_a_strangers_text_in_its_cell() -> None:
 
 
 def test_flat() -> None:
-    assert flat({"a": {"b": {"c": 1}, "d": [2]}, "e": None, "f": {}}) == {"a.b.c": 1, "a.d": [2], "e": None}
+    assert flat({"a": {"b": {"c": 1}, "d": [2]}, "e": None, "f": {}}) == {
+        "a.b.c": 1,
+        "a.d": [2],
+        "e": None,
+    }

@@ -8,7 +8,7 @@ import torch
 
 from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.types import Coreset
-from pseudocore.data import whiten
+from pseudocore.data import preprocessing as whiten
 from pseudocore.data.toys import moons
 from pseudocore.models.dense import MLP
 
@@ -21,7 +21,12 @@ def make_problem() -> MakeProblem:
 
     def make(**changes: Any) -> Problem:
         settings: dict[str, Any] = {"prior": GaussianPrior(0.7), "dtype": torch.float64, **changes}
-        return Problem(data, MLP(width=5, depth=1).build((2,), 2), whiten.make("standard", data, dtype=torch.float64), **settings)
+        return Problem(
+            data,
+            MLP(width=5, depth=1).build((2,), 2),
+            whiten.make("standard", data, dtype=torch.float64),
+            **settings,
+        )
 
     return make
 

@@ -1,4 +1,6 @@
-"""The prior's scale from held-out training points: what may be looked at, which scale wins, what is done with it."""
+"""The prior's scale from held-out training points: what may be looked at, which scale wins, what is
+done with it.
+"""
 
 import dataclasses
 import math
@@ -25,7 +27,9 @@ SETTINGS = [{"prior_scale": factor} for factor in FACTORS]
 
 @dataclass(frozen=True)
 class Fake:
-    """Gives the true label probability exp(-|log(scale / best)|) on training points, and notes how it was called."""
+    """Gives the true label probability exp(-|log(scale / best)|) on training points, and notes how
+    it was called.
+    """
 
     best: float
     calls: list[Any]
@@ -35,8 +39,10 @@ class Fake:
     num_chains: int = 2
     broken: tuple[float, ...] = ()
 
-    def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Any:  # noqa: ARG002
-        self.calls.append((self.prior_scale, self.num_chains, self.num_draws, self.num_burn, options))
+    def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Any:
+        self.calls.append(
+            (self.prior_scale, self.num_chains, self.num_draws, self.num_burn, options)
+        )
         if self.prior_scale in self.broken:
             raise RunError(f"ran away at {self.prior_scale}")
         score = -abs(math.log(self.prior_scale / self.best)) - 0.1
@@ -46,15 +52,21 @@ class Fake:
             chosen: dict[str, float]
 
             def __call__(self, raw: Tensor) -> Tensor:
-                y = torch.tensor([labels[tuple(x.tolist())] for x in raw])  # a test point would not be found
+                y = torch.tensor(
+                    [labels[tuple(x.tolist())] for x in raw]
+                )  # a test point would not be found
                 other = math.log(1 - math.exp(score))
-                return torch.full((len(raw), 2), other, dtype=torch.float64).scatter(1, y[:, None], score)
+                return torch.full((len(raw), 2), other, dtype=torch.float64).scatter(
+                    1, y[:, None], score
+                )
 
         return Fitted()
 
 
 @pytest.mark.parametrize(("best", "expected"), [(0.25, 0.25), (0.6, 0.5), (1.1, 1.0), (100.0, 4.0)])
-def test_the_best_scale_on_held_out_training_points_wins(problem: Problem, coreset: Coreset, best: float, expected: float) -> None:
+def test_the_best_scale_on_held_out_training_points_wins(
+    problem: Problem, coreset: Coreset, best: float, expected: float
+) -> None:
     calls: list[Any] = []
     predictive = by_split(Fake(best, calls), SETTINGS, problem, coreset, Rng(0), draws="kept")
     assert [scale for scale, *_ in calls] == [*FACTORS, expected]
@@ -65,40 +77,50 @@ def test_the_best_scale_on_held_out_training_points_wins(problem: Problem, cores
 
 
 def test_a_scale_whose_chain_fails_is_out(problem: Problem, coreset: Coreset) -> None:
-    assert by_split(Fake(1.0, [], broken=(1.0, 4.0)), SETTINGS, problem, coreset, Rng(0)).chosen["prior_scale"] in (0.5, 2.0)
+    assert by_split(Fake(1.0, [], broken=(1.0, 4.0)), SETTINGS, problem, coreset, Rng(0)).chosen[
+        "prior_scale"
+    ] in (0.5, 2.0)
     with pytest.raises(RunError, match="ran away at 4"):
         by_split(Fake(1.0, [], broken=FACTORS), SETTINGS, problem, coreset, Rng(0))
 
 
 def test_points_of_the_coreset_are_not_held_out(problem: Problem) -> None:
-    own = problem.chosen(torch.arange(0, problem.num_train, 2))
+    own = problem.subset(torch.arange(0, problem.num_train, 2))
     index = held_out(problem, own, Rng(0))
     assert index.sort().values.tolist() == list(range(1, problem.num_train, 2))
     assert len(held_out(problem, own, Rng(0), num=7)) == 7
     made = Coreset(own.x, own.y, own.weight)
     assert len(held_out(problem, made, Rng(0))) == problem.num_train
     with pytest.raises(ConfigError, match="holds every training point"):
-        held_out(problem, problem.chosen(torch.arange(problem.num_train)), Rng(0))
+        held_out(problem, problem.subset(torch.arange(problem.num_train)), Rng(0))
 
 
 def test_the_score_is_the_mean_log_probability_of_the_label(problem: Problem) -> None:
     index = torch.arange(problem.num_train)
     even = torch.full((2,), 0.5, dtype=torch.float64).log()
-    assert mean_log_likelihood(lambda raw: even.expand(len(raw), 2), problem, index) == pytest.approx(math.log(0.5))
+    assert mean_log_likelihood(
+        lambda raw: even.expand(len(raw), 2), problem, index
+    ) == pytest.approx(math.log(0.5))
     lean = torch.tensor([0.9, 0.1], dtype=torch.float64).log()
     share = float((problem.data.train.y == 0).double().mean())
     expected = share * math.log(0.9) + (1 - share) * math.log(0.1)
-    assert mean_log_likelihood(lambda raw: lean.expand(len(raw), 2), problem, index) == pytest.approx(expected)
+    assert mean_log_likelihood(
+        lambda raw: lean.expand(len(raw), 2), problem, index
+    ) == pytest.approx(expected)
 
 
 def test_a_sampler_chooses_and_then_samples_as_if_told(problem: Problem, coreset: Coreset) -> None:
-    """From a scale too small for moons a wider one is chosen; the draws are those of a chain that was given it."""
+    """From a scale too small for moons a wider one is chosen; the draws are those of a chain that
+    was given it.
+    """
     sgld = SGLD(num_draws=20, num_burn=40, temperature=1.0, prior_scale=0.5, choose_prior="split")
     predictive = sgld.fit(problem, coreset, Rng(0))
     assert isinstance(predictive, Predictive)
     scale = predictive.chosen["prior_scale"]
     assert scale in (1.0, 2.0)
-    told = dataclasses.replace(sgld, prior_scale=scale, choose_prior="given").fit(problem, coreset, Rng(0))
+    told = dataclasses.replace(sgld, prior_scale=scale, choose_prior="given").fit(
+        problem, coreset, Rng(0)
+    )
     assert told.chosen == {}
     x = problem.data.test.x[:20]
     assert torch.equal(predictive(x), told(x))
@@ -113,31 +135,44 @@ def test_a_sampler_chooses_and_then_samples_as_if_told(problem: Problem, coreset
     ],
 )
 def test_hmc_chooses_what_it_is_not_told(
-    problem: Problem, coreset: Coreset, told: dict[str, float], tried: set[tuple[float, float]], monkeypatch: pytest.MonkeyPatch
+    problem: Problem,
+    coreset: Coreset,
+    told: dict[str, float],
+    tried: set[tuple[float, float]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hmc = HMC(num_draws=4, num_burn=12, num_leapfrog=2, num_chains=2, **told)  # type: ignore[arg-type]
     calls: list[Any] = []
-    monkeypatch.setattr("pseudocore.inference.hmc.by_split", lambda sampler, settings, *_, **__: calls.append(settings))
+    monkeypatch.setattr(
+        "pseudocore.inference.hmc.by_split",
+        lambda sampler, settings, *_, **__: calls.append(settings),
+    )
     hmc.fit(problem, coreset, Rng(0))
     assert {(one["temperature"], one["prior_scale"]) for one in calls[0]} == tried
     assert len(calls[0]) == len(tried)  # none twice
     monkeypatch.undo()
     predictive = hmc.fit(problem, coreset, Rng(0))
     assert (predictive.chosen["temperature"], predictive.chosen["prior_scale"]) in tried
-    as_told = dataclasses.replace(hmc, temperature=predictive.chosen["temperature"], prior_scale=predictive.chosen["prior_scale"])
+    as_told = dataclasses.replace(
+        hmc,
+        temperature=predictive.chosen["temperature"],
+        prior_scale=predictive.chosen["prior_scale"],
+    )
     x = problem.data.test.x[:20]
     assert torch.equal(predictive(x), as_told.fit(problem, coreset, Rng(0))(x))
 
 
 def test_hmc_on_all_training_points_has_nothing_to_choose_on(problem: Problem) -> None:
-    whole = problem.chosen(torch.arange(problem.num_train))
+    whole = problem.subset(torch.arange(problem.num_train))
     hmc = HMC(num_draws=2, num_burn=12, num_leapfrog=2, num_chains=2)
     told = dataclasses.replace(hmc, temperature=USUAL[0][0], prior_scale=USUAL[0][1])
     x = problem.data.test.x[:5]
     assert torch.equal(hmc.fit(problem, whole, Rng(0))(x), told.fit(problem, whole, Rng(0))(x))
 
 
-def test_laplace_by_marginal_likelihood_is_laplace_at_that_precision(problem: Problem, coreset: Coreset) -> None:
+def test_laplace_by_marginal_likelihood_is_laplace_at_that_precision(
+    problem: Problem, coreset: Coreset
+) -> None:
     given = Laplace(num_steps=30, prior_scale=3.0, temperature=1.0)
     chosen = dataclasses.replace(given, choose_prior="marginal")
     old, new = given.posterior(problem, coreset, Rng(0)), chosen.posterior(problem, coreset, Rng(0))
@@ -145,7 +180,9 @@ def test_laplace_by_marginal_likelihood_is_laplace_at_that_precision(problem: Pr
     assert new.precision != old.precision
     predict = chosen.fit(problem, coreset, Rng(0))
     assert isinstance(predict, Settled)
-    assert predict.chosen["prior_scale"] == pytest.approx(math.sqrt(problem.model.num_features / new.precision))
+    assert predict.chosen["prior_scale"] == pytest.approx(
+        math.sqrt(problem.model.num_features / new.precision)
+    )
     assert predict(problem.data.test.x[:5]).exp().sum(1) == pytest.approx(1)
 
 

@@ -33,21 +33,36 @@ DRAWS = {
     "few": chains(0.2, 8, 2, 3),
 }
 REFEREES = [
-    (diagnostics.rhat, lambda values: array_stats.rhat(values, chain_axis=1, draw_axis=0, method="rank")),
-    (diagnostics.ess_bulk, lambda values: array_stats.ess(values, chain_axis=1, draw_axis=0, method="bulk")),
-    (diagnostics.ess_tail, lambda values: array_stats.ess(values, chain_axis=1, draw_axis=0, method="tail", prob=(0.05, 0.95))),
+    (
+        diagnostics.rhat,
+        lambda values: array_stats.rhat(values, chain_axis=1, draw_axis=0, method="rank"),
+    ),
+    (
+        diagnostics.ess_bulk,
+        lambda values: array_stats.ess(values, chain_axis=1, draw_axis=0, method="bulk"),
+    ),
+    (
+        diagnostics.ess_tail,
+        lambda values: array_stats.ess(
+            values, chain_axis=1, draw_axis=0, method="tail", prob=(0.05, 0.95)
+        ),
+    ),
 ]
 
 
 @pytest.mark.parametrize("kind", DRAWS)
 @pytest.mark.parametrize(("ours", "theirs"), REFEREES, ids=["rhat", "ess_bulk", "ess_tail"])
-def test_against_arviz(kind: str, ours: Callable[[Tensor], Tensor], theirs: Callable[[object], object]) -> None:
+def test_against_arviz(
+    kind: str, ours: Callable[[Tensor], Tensor], theirs: Callable[[object], object]
+) -> None:
     expected = torch.as_tensor(theirs(DRAWS[kind].numpy()))
     assert torch.allclose(ours(DRAWS[kind]), expected, rtol=1e-8, atol=0)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), REFEREES[1:], ids=["ess_bulk", "ess_tail"])
-def test_one_chain_against_arviz(ours: Callable[[Tensor], Tensor], theirs: Callable[[object], object]) -> None:
+def test_one_chain_against_arviz(
+    ours: Callable[[Tensor], Tensor], theirs: Callable[[object], object]
+) -> None:
     """Arviz has no R-hat for a single chain; ours is that of its halves."""
     alone = chains(0.5, 80, 1, 3)
     assert torch.allclose(ours(alone), torch.as_tensor(theirs(alone.numpy())), rtol=1e-8, atol=0)
@@ -87,8 +102,13 @@ def healthy(**changes: object) -> Diagnosis:
 
 def test_nothing_to_say_about_healthy_chains() -> None:
     assert diagnostics.warnings(healthy()) == []
-    assert diagnostics.warnings(healthy(accept=None, stuck=None, divergent=None, energy_error=None)) == []
-    assert diagnostics.warnings(healthy(parameters=Mixing(3.0, 4.0, 4.0))) == []  # weights need not agree
+    assert (
+        diagnostics.warnings(healthy(accept=None, stuck=None, divergent=None, energy_error=None))
+        == []
+    )
+    assert (
+        diagnostics.warnings(healthy(parameters=Mixing(3.0, 4.0, 4.0))) == []
+    )  # weights need not agree
 
 
 @pytest.mark.parametrize(
@@ -96,7 +116,10 @@ def test_nothing_to_say_about_healthy_chains() -> None:
     [
         ({"predictions": Mixing(1.4, 300.0, 250.0)}, "have not mixed: R-hat 1.40 on predictions"),
         ({"predictions": Mixing(1.0, 12.0, 9.0)}, "the 400 draws are worth 12 independent ones"),
-        ({"num_draws": 3, "predictions": Mixing(math.nan, math.nan, math.nan)}, "3 draws a chain are too few"),
+        (
+            {"num_draws": 3, "predictions": Mixing(math.nan, math.nan, math.nan)},
+            "3 draws a chain are too few",
+        ),
         ({"divergent": 7}, "7 of 400 trajectories diverged"),
         ({"stuck": 1}, "1 of 4 chains accepted nothing"),
         ({"accept": 0.12}, "only 12% of proposals were accepted"),
@@ -108,9 +131,14 @@ def test_each_trouble_has_its_sentence(changes: dict[str, object], words: str) -
 
 
 def test_several_fits_are_warned_of_at_once() -> None:
-    fits = [healthy(predictions=Mixing(rhat, ess, ess)) for rhat, ess in ((3.72, 7), (4.59, 60), (1.0, 300), (2.83, 8))]
+    fits = [
+        healthy(predictions=Mixing(rhat, ess, ess))
+        for rhat, ess in ((3.72, 7), (4.59, 60), (1.0, 300), (2.83, 8))
+    ]
     mixed, worth = diagnostics.of_all_seeds(fits)
-    assert mixed.startswith("the chains have not mixed: R-hat 2.83 to 4.59 on predictions; run longer")
+    assert mixed.startswith(
+        "the chains have not mixed: R-hat 2.83 to 4.59 on predictions; run longer"
+    )
     assert mixed.endswith(" (3 of 4 seeds)")
     assert worth.startswith("the 400 draws are worth 7 to 8 independent ones on predictions")
     assert worth.endswith(" (2 of 4 seeds)")

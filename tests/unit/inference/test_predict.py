@@ -33,19 +33,27 @@ def probabilities(problem: Problem, draws: MemoryDraws) -> Tensor:
 
 
 @pytest.mark.parametrize("batch_size", [7, 256])
-def test_streamed_is_naive(problem: Problem, draws: MemoryDraws, predictive: Predictive, batch_size: int) -> None:
+def test_streamed_is_naive(
+    problem: Problem, draws: MemoryDraws, predictive: Predictive, batch_size: int
+) -> None:
     naive = probabilities(problem, draws).mean(0).log()
     streamed = torch.cat([predictive(batch) for batch in problem.data.test.x.split(batch_size)])
     assert (streamed - naive).abs().max() < 1e-6
-    assert torch.equal(predictive.log_probs(problem.data.test.x[:7]), predictive(problem.data.test.x[:7]))
+    assert torch.equal(
+        predictive.log_probs(problem.data.test.x[:7]), predictive(problem.data.test.x[:7])
+    )
 
 
 @pytest.mark.parametrize("batch_size", [7, 256])
-def test_uncertainty_is_naive(problem: Problem, draws: MemoryDraws, predictive: Predictive, batch_size: int) -> None:
+def test_uncertainty_is_naive(
+    problem: Problem, draws: MemoryDraws, predictive: Predictive, batch_size: int
+) -> None:
     each = probabilities(problem, draws)
     mean = each.mean(0)
     entropy = -(mean * mean.log()).sum(1)
-    divergence = (each * (each.log() - mean.log())).sum(2).mean(0)  # mutual information as the mean KL to the average
+    divergence = (
+        (each * (each.log() - mean.log())).sum(2).mean(0)
+    )  # mutual information as the mean KL to the average
     parts = [predictive.uncertainty(batch) for batch in problem.data.test.x.split(batch_size)]
     assert (torch.cat([part.entropy for part in parts]) - entropy).abs().max() < 1e-6
     assert (torch.cat([part.mutual_information for part in parts]) - divergence).abs().max() < 1e-6
@@ -61,7 +69,9 @@ def test_bounds(problem: Problem, predictive: Predictive) -> None:
 
 def test_equal_draws_disagree_about_nothing(problem: Problem) -> None:
     theta = problem.model.init(Rng(0), dtype=torch.float64).expand(5, -1)
-    entropy, information = averaged(problem, theta, problem.inputs(problem.data.train.x)).uncertainty(problem.data.test.x)
+    entropy, information = averaged(
+        problem, theta, problem.inputs(problem.data.train.x)
+    ).uncertainty(problem.data.test.x)
     assert information.max() < 1e-12
     assert entropy.min() > 0.1
 
@@ -70,12 +80,16 @@ def test_certain_draws_that_contradict_each_other(problem: Problem) -> None:
     """Each is sure, and they are evenly split: one bit of entropy, all of it disagreement."""
     theta = torch.zeros(2, problem.model.num_parameters, dtype=torch.float64)
     theta[0, -1], theta[1, -2] = 800.0, 800.0  # the biases of the two classes
-    entropy, information = averaged(problem, theta, problem.inputs(problem.data.train.x)).uncertainty(problem.data.test.x)
+    entropy, information = averaged(
+        problem, theta, problem.inputs(problem.data.train.x)
+    ).uncertainty(problem.data.test.x)
     assert torch.allclose(entropy, torch.full_like(entropy, math.log(2)))
     assert torch.allclose(information, entropy)
 
 
-def test_thetas_may_come_as_a_tensor(problem: Problem, draws: MemoryDraws, predictive: Predictive) -> None:
+def test_thetas_may_come_as_a_tensor(
+    problem: Problem, draws: MemoryDraws, predictive: Predictive
+) -> None:
     thetas = torch.cat([draws[number] for number in range(6)])
     flat = averaged(problem, thetas, problem.inputs(problem.data.train.x))
     assert torch.allclose(flat(problem.data.test.x), predictive(problem.data.test.x), rtol=1e-12)

@@ -1,4 +1,6 @@
-"""What is kept of the chains for looking at: every number there is, thinned, and nothing that JSON cannot hold."""
+"""What is kept of the chains for looking at: every number there is, thinned, and nothing that JSON
+cannot hold.
+"""
 
 import json
 import math
@@ -17,12 +19,17 @@ from pseudocore.inference.traces import traces
 def draws(num: int) -> MemoryDraws:
     kept = MemoryDraws()
     for number in range(num):
-        kept.append(torch.zeros(2, 3), {"log_density": torch.tensor([float(number), -float(number)]), "other": torch.zeros(2)})
+        kept.append(
+            torch.zeros(2, 3),
+            {"log_density": torch.tensor([float(number), -float(number)]), "other": torch.zeros(2)},
+        )
     return kept
 
 
 def test_traces_are_thinned_evenly() -> None:
-    assert traces(draws(5)) == {"log_density": [[0.0, 1.0, 2.0, 3.0, 4.0], [-0.0, -1.0, -2.0, -3.0, -4.0]]}
+    assert traces(draws(5)) == {
+        "log_density": [[0.0, 1.0, 2.0, 3.0, 4.0], [-0.0, -1.0, -2.0, -3.0, -4.0]]
+    }
     thin = traces(draws(1001), limit=200)["log_density"][0]
     assert thin == [6.0 * place for place in range(167)]
     assert len(traces(draws(400))["log_density"][1]) == 200
@@ -41,6 +48,8 @@ def test_samplers_tell_what_they_know(problem: Problem, coreset: Coreset) -> Non
     hmc = HMC(num_draws=4, num_burn=2, num_leapfrog=2, num_chains=3).fit(problem, coreset, Rng(0))
     found = traces(hmc.draws)  # type: ignore[arg-type]
     assert set(found) == {"log_density", "accept", "step_size", "energy_error"}
-    assert all(len(chains) == 3 and all(len(chain) == 4 for chain in chains) for chains in found.values())
+    assert all(
+        len(chains) == 3 and all(len(chain) == 4 for chain in chains) for chains in found.values()
+    )
     sgld = SGLD(num_draws=4, num_burn=2, num_inner=2).fit(problem, coreset, Rng(0))
     assert set(traces(sgld.draws)) == {"log_density", "gradient_norm"}  # type: ignore[arg-type]

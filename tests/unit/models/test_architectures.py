@@ -1,4 +1,6 @@
-"""The CIFAR networks: published sizes, every output against a plain functional network, batched thetas, image sizes."""
+"""The CIFAR networks: published sizes, every output against a plain functional network, batched
+thetas, image sizes.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from pseudocore import setup as setups
+from pseudocore import assembly as setups
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import models
 from pseudocore.core.rng import Rng
@@ -17,18 +19,31 @@ from pseudocore.core.types import Dataset, Examples
 from pseudocore.models.flat import FlatModel
 
 CIFAR = (3, 32, 32)
-TINY = {"resnet10": 2, "resnet18": 2, "vgg11": 2, "vgg16": 2, "alexnet": 4, "wrn-16-8": 1, "densenet121": 2, "inception-v3": 4}
+TINY = {
+    "resnet10": 2,
+    "resnet18": 2,
+    "vgg11": 2,
+    "vgg16": 2,
+    "alexnet": 4,
+    "wrn-16-8": 1,
+    "densenet121": 2,
+    "inception-v3": 4,
+}
 NORMS = ["batch", "instance", "none"]
 every_network = pytest.mark.parametrize("name", TINY)
 every_norm = pytest.mark.parametrize("norm", NORMS)
 
 
-def network(name: str, shape: tuple[int, ...] = CIFAR, num_classes: int = 10, **options: Any) -> FlatModel:
+def network(
+    name: str, shape: tuple[int, ...] = CIFAR, num_classes: int = 10, **options: Any
+) -> FlatModel:
     model: FlatModel = models[name].make(**options).build(shape, num_classes)
     return model
 
 
-def tiny(name: str, shape: tuple[int, ...] = CIFAR, num_classes: int = 5, **options: Any) -> FlatModel:
+def tiny(
+    name: str, shape: tuple[int, ...] = CIFAR, num_classes: int = 5, **options: Any
+) -> FlatModel:
     return network(name, shape, num_classes, width=TINY[name], **options)
 
 
@@ -38,7 +53,8 @@ def perturbed(model: FlatModel, rng: Rng, num: int | None = None) -> Tensor:
     return theta + 0.1 * rng("change").normal(*theta.shape, dtype=torch.float64)
 
 
-# --- sizes ------------------------------------------------------------------------------------------------------------
+# --- sizes
+# ------------------------------------------------------------------------------------------------------------
 
 PUBLISHED = {
     "resnet18": 11_173_962,  # kuangliu/pytorch-cifar
@@ -62,17 +78,24 @@ def conv(channels: int, width: int, size: int = 9) -> int:
 
 
 def test_resnet10_by_hand() -> None:
-    stages = conv(64, 64) * 2 + sum(conv(c, 2 * c) + conv(2 * c, 2 * c) + conv(c, 2 * c, 1) for c in (64, 128, 256))
+    stages = conv(64, 64) * 2 + sum(
+        conv(c, 2 * c) + conv(2 * c, 2 * c) + conv(c, 2 * c, 1) for c in (64, 128, 256)
+    )
     assert network("resnet10").num_parameters == conv(3, 64) + stages + 513 * 10
 
 
 def test_alexnet_by_hand() -> None:
     layers = [(3, 128, 25), (128, 192, 25), (192, 256, 9), (256, 192, 9), (192, 192, 9)]
-    assert network("alexnet").num_parameters == sum(c * w * size + w for c, w, size in layers) + (192 * 16 + 1) * 10
+    assert (
+        network("alexnet").num_parameters
+        == sum(c * w * size + w for c, w, size in layers) + (192 * 16 + 1) * 10
+    )
 
 
 def test_inception_is_the_imagenet_network_with_another_stem_and_head() -> None:
-    """torchvision publishes 27,161,264 for the whole; what is not in the mixed blocks is counted off by hand."""
+    """torchvision publishes 27,161,264 for the whole; what is not in the mixed blocks is counted
+    off by hand.
+    """
     auxiliary = conv(768, 128, 1) + conv(128, 768, 25) + 769 * 1000
     stem = conv(3, 32) + conv(32, 32) + conv(32, 64) + conv(64, 80, 1) + conv(80, 192)
     mixed = 27_161_264 - auxiliary - stem - 2049 * 1000
@@ -81,14 +104,19 @@ def test_inception_is_the_imagenet_network_with_another_stem_and_head() -> None:
 
 @pytest.mark.parametrize("name", [name for name in TINY if name != "alexnet"])
 def test_without_norms_every_convolution_has_a_bias(name: str) -> None:
-    """As the norms' gains go and their shifts become biases, where there were none before; the pre-activation networks lose more."""
+    """As the norms' gains go and their shifts become biases, where there were none before; the
+    pre-activation networks lose more.
+    """
     sizes = {norm: tiny(name, norm=norm).num_parameters for norm in NORMS}
     assert sizes["batch"] == sizes["instance"] > sizes["none"]
     body = tiny(name, norm="none")._training
-    assert all(layer.bias is not None for layer in body.modules() if isinstance(layer, torch.nn.Conv2d))
+    assert all(
+        layer.bias is not None for layer in body.modules() if isinstance(layer, torch.nn.Conv2d)
+    )
 
 
-# --- against plain functions ------------------------------------------------------------------------------------------
+# --- against plain functions
+# ------------------------------------------------------------------------------------------
 
 
 class Plain:
@@ -173,7 +201,9 @@ PLAIN: dict[str, Callable[[Plain, Tensor], Tensor]] = {
     "resnet10": lambda p, x: plain_resnet(p, x, 1),
     "resnet18": lambda p, x: plain_resnet(p, x, 2),
     "vgg11": lambda p, x: plain_vgg(p, x, "64 M 128 M 256 256 M 512 512 M 512 512 M"),
-    "vgg16": lambda p, x: plain_vgg(p, x, "64 64 M 128 128 M 256 256 256 M 512 512 512 M 512 512 512 M"),
+    "vgg16": lambda p, x: plain_vgg(
+        p, x, "64 64 M 128 128 M 256 256 256 M 512 512 512 M 512 512 512 M"
+    ),
     "alexnet": plain_alexnet,
     "wrn-16-8": plain_wrn,
     "densenet121": plain_densenet,
@@ -194,7 +224,9 @@ def test_outputs_equal_those_of_plain_functions(name: str, norm: str) -> None:
 
 
 def test_the_grids_of_inception() -> None:
-    """32, 15 and 7 wide, with the paper's 288, 768 and 2048 channels at their ends, here a sixteenth of them."""
+    """32, 15 and 7 wide, with the paper's 288, 768 and 2048 channels at their ends, here a
+    sixteenth of them.
+    """
     body = tiny("inception-v3")._training
     shapes, x = [], torch.empty(2, *CIFAR, device="meta")
     for layer in body.children():
@@ -206,7 +238,8 @@ def test_the_grids_of_inception() -> None:
     ]  # fmt: skip
 
 
-# --- as functions of theta --------------------------------------------------------------------------------------------
+# --- as functions of theta
+# --------------------------------------------------------------------------------------------
 
 
 @every_norm
@@ -216,27 +249,41 @@ def test_a_batch_of_thetas_gives_what_each_gives(name: str, norm: str) -> None:
     thetas, x = perturbed(model, Rng(2)(name), num=2), Rng(3).normal(3, *CIFAR, dtype=torch.float64)
     together = model.logits(thetas, x)
     assert together.shape == (2, 3, 5)
-    torch.testing.assert_close(together, torch.stack([model.logits(theta, x) for theta in thetas]), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        together, torch.stack([model.logits(theta, x) for theta in thetas]), rtol=1e-6, atol=1e-6
+    )
 
 
 @every_network
 def test_batch_statistics_are_values(name: str) -> None:
-    """Handed in, a batch's own statistics change nothing; other points then no longer depend on their neighbours."""
+    """Handed in, a batch's own statistics change nothing; other points then no longer depend on
+    their neighbours.
+    """
     model = tiny(name, norm="batch")
     theta, x = perturbed(model, Rng(4)(name)), Rng(5).normal(6, *CIFAR, dtype=torch.float64)
     statistics = model.statistics(theta, x)
-    torch.testing.assert_close(model.logits(theta, x, statistics), model.logits(theta, x), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        model.logits(theta, x, statistics), model.logits(theta, x), rtol=1e-8, atol=1e-8
+    )
     other = 2 * Rng(6).normal(4, *CIFAR, dtype=torch.float64) + 1
     fixed = model.logits(theta, other, statistics)
-    torch.testing.assert_close(model.logits(theta, other[:1], statistics), fixed[:1], rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        model.logits(theta, other[:1], statistics), fixed[:1], rtol=1e-8, atol=1e-8
+    )
     assert (model.logits(theta, other) - fixed).abs().max() > 1e-3
 
 
 @every_network
 def test_every_parameter_matters(name: str) -> None:
-    """Without norms no direction of theta is idle by design: every layer has a gradient, and all are finite."""
+    """Without norms no direction of theta is idle by design: every layer has a gradient, and all
+    are finite.
+    """
     model = tiny(name, norm="none", init="he")
-    theta, x, y = perturbed(model, Rng(7)(name)), Rng(8).normal(8, *CIFAR, dtype=torch.float64), Rng(9).integers(5, 8)
+    theta, x, y = (
+        perturbed(model, Rng(7)(name)),
+        Rng(8).normal(8, *CIFAR, dtype=torch.float64),
+        Rng(9).integers(5, 8),
+    )
     slope = grad(lambda theta: F.cross_entropy(model.logits(theta, x), y))(theta)
     assert torch.isfinite(slope).all()
     assert all(piece.abs().max() > 0 for piece in model.tensors(slope))
@@ -249,7 +296,8 @@ def test_building_draws_nothing_from_the_global_stream(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# --- inputs -----------------------------------------------------------------------------------------------------------
+# --- inputs
+# -----------------------------------------------------------------------------------------------------------
 
 
 @every_network
@@ -257,7 +305,9 @@ def test_28_is_32_with_a_frame_of_zeros(name: str) -> None:
     small, large = tiny(name, (1, 28, 28)), tiny(name, (1, 32, 32))
     theta, x = perturbed(large, Rng(10)(name)), Rng(11).normal(3, 1, 28, 28, dtype=torch.float64)
     assert small.num_parameters == large.num_parameters
-    torch.testing.assert_close(small.logits(theta, x), large.logits(theta, F.pad(x, (2, 2, 2, 2))), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        small.logits(theta, x), large.logits(theta, F.pad(x, (2, 2, 2, 2))), rtol=1e-8, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 64, 64), (3, 32, 28), (20,)], ids=str)
@@ -279,7 +329,9 @@ def pictures() -> Dataset:
 
 
 def test_a_setup_builds_them_by_name(pictures: Dataset) -> None:
-    problem = setups.build(setups.Setup(model="resnet18", width=2, norm="instance", init="he"), pictures, device="cpu")
+    problem = setups.build(
+        setups.Setup(model="resnet18", width=2, norm="instance", init="he"), pictures, device="cpu"
+    )
     words = {"name": "resnet18", "width": 2, "norm": "instance", "init": "he"}
     assert words.items() <= problem.model.describe().items()
     with pytest.raises(ConfigError, match=r"'resnet18' has no depth; it has init, norm, width"):

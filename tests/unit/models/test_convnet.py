@@ -1,4 +1,6 @@
-"""The convolutional networks: the published sizes, and every output against a module of torch's own layers."""
+"""The convolutional networks: the published sizes, and every output against a module of torch's own
+layers.
+"""
 
 import math
 from typing import Any
@@ -48,16 +50,24 @@ def test_the_familys_network_has_320010_parameters() -> None:
 
 
 def test_batch_norm_has_as_many_parameters_and_none_has_fewer() -> None:
-    sizes = {norm: ConvNet(norm=norm).build((3, 32, 32), 10).num_parameters for norm in ("instance", "batch", "none")}
+    sizes = {
+        norm: ConvNet(norm=norm).build((3, 32, 32), 10).num_parameters
+        for norm in ("instance", "batch", "none")
+    }
     assert sizes == {"instance": 320_010, "batch": 320_010, "none": 320_010 - 3 * 2 * 128}
 
 
-@pytest.mark.parametrize(("side", "depth"), [(8, 2), (16, 2), (28, 3), (32, 3), (48, 3), (64, 4), (128, 5)], ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("side", "depth"),
+    [(8, 2), (16, 2), (28, 3), (32, 3), (48, 3), (64, 4), (128, 5)],
+    ids=lambda value: str(value),
+)
 def test_depth_follows_the_size_of_the_image(side: int, depth: int) -> None:
     assert ConvNet(width=2).build((3, side, side), 10).describe()["depth"] == depth
 
 
-# --- against torch's layers -------------------------------------------------------------------------------------------
+# --- against torch's layers
+# -------------------------------------------------------------------------------------------
 
 
 class Block(nn.Module):
@@ -77,12 +87,19 @@ class Block(nn.Module):
 
 
 def by_hand(widths: list[int], norm: str, shape: tuple[int, int, int], theta: Tensor) -> nn.Module:
-    """A module of torch's layers with theta loaded in documented order: body, then the head's weight and bias."""
+    """A module of torch's layers with theta loaded in documented order: body, then the head's
+    weight and bias.
+    """
     channels, side, _ = shape
     padding = 3 if side == 28 else 1
-    blocks = [Block(c, w, norm, padding if i == 0 else 1) for i, (c, w) in enumerate(zip([channels, *widths], widths, strict=False))]
+    blocks = [
+        Block(c, w, norm, padding if i == 0 else 1)
+        for i, (c, w) in enumerate(zip([channels, *widths], widths, strict=False))
+    ]
     side = (side + 2 * (padding - 1)) // 2 ** len(widths)
-    module = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(widths[-1] * side * side, 10)).to(theta.dtype)
+    module = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(widths[-1] * side * side, 10)).to(
+        theta.dtype
+    )
     assert sum(parameter.numel() for parameter in module.parameters()) == len(theta)
     nn.utils.vector_to_parameters(theta.clone(), module.parameters())
     return module
@@ -95,7 +112,9 @@ def random_theta(model: FlatModel, num: int | None = None) -> Tensor:
 
 
 CASES = [
-    pytest.param(make(width=width, norm=norm), widths, norm, shape, id=f"{make.__name__},{norm},{shape[1]}")
+    pytest.param(
+        make(width=width, norm=norm), widths, norm, shape, id=f"{make.__name__},{norm},{shape[1]}"
+    )
     for make, width, widths, shape in (
         (ConvNet, 4, [4, 4], (1, 8, 8)),
         (ConvNetWide, 3, [3, 6], (1, 8, 8)),
@@ -107,7 +126,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("make", "widths", "norm", "shape"), CASES)
-def test_logits_are_those_of_a_module_of_torchs_layers(make: Any, widths: list[int], norm: str, shape: tuple[int, int, int]) -> None:
+def test_logits_are_those_of_a_module_of_torchs_layers(
+    make: Any, widths: list[int], norm: str, shape: tuple[int, int, int]
+) -> None:
     model = make.build(shape, 10)
     theta, x = random_theta(model), Rng(3).normal(5, *shape, dtype=torch.float64)
     module = by_hand(widths, norm, shape, theta).train()
@@ -118,12 +139,22 @@ def test_logits_are_those_of_a_module_of_torchs_layers(make: Any, widths: list[i
 @pytest.mark.parametrize("norm", NORMS)
 def test_gradients_are_those_of_a_module_of_torchs_layers(norm: Any) -> None:
     model = ConvNet(width=4, norm=norm).build((1, 8, 8), 10)
-    theta, x = random_theta(model).requires_grad_(), Rng(3).normal(5, 1, 8, 8, dtype=torch.float64).requires_grad_()
-    module, pixels = by_hand([4, 4], norm, (1, 8, 8), theta.detach()), x.detach().clone().requires_grad_()
+    theta, x = (
+        random_theta(model).requires_grad_(),
+        Rng(3).normal(5, 1, 8, 8, dtype=torch.float64).requires_grad_(),
+    )
+    module, pixels = (
+        by_hand([4, 4], norm, (1, 8, 8), theta.detach()),
+        x.detach().clone().requires_grad_(),
+    )
     labels = torch.arange(5)
     ours = torch.autograd.grad(F.cross_entropy(model.logits(theta, x), labels), (theta, x))
-    theirs = torch.autograd.grad(F.cross_entropy(module(pixels), labels), (*module.parameters(), pixels))
-    assert torch.allclose(ours[0], torch.cat([part.flatten() for part in theirs[:-1]]), rtol=1e-9, atol=1e-12)
+    theirs = torch.autograd.grad(
+        F.cross_entropy(module(pixels), labels), (*module.parameters(), pixels)
+    )
+    assert torch.allclose(
+        ours[0], torch.cat([part.flatten() for part in theirs[:-1]]), rtol=1e-9, atol=1e-12
+    )
     assert torch.allclose(ours[1], theirs[-1], rtol=1e-9, atol=1e-12)
     assert (ours[0] != 0).double().mean() > 0.9
 
@@ -134,11 +165,14 @@ def test_many_draws_at_once_are_each_alone(norm: Any) -> None:
     thetas, x = random_theta(model, num=3), Rng(3).normal(5, 1, 8, 8, dtype=torch.float64)
     together = model.logits(thetas, x)  # (draws, n, classes)
     assert together.shape == (3, 5, 10)
-    assert torch.allclose(together, torch.stack([model.logits(theta, x) for theta in thetas]), rtol=1e-10, atol=1e-12)
+    assert torch.allclose(
+        together, torch.stack([model.logits(theta, x) for theta in thetas]), rtol=1e-10, atol=1e-12
+    )
     assert model.features(thetas, x).shape == (3, 5, model.num_features)
 
 
-# --- batch statistics -------------------------------------------------------------------------------------------------
+# --- batch statistics
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -152,17 +186,27 @@ def test_a_batch_under_its_own_statistics_is_a_batch_in_training(normed: FlatMod
     assert torch.allclose(fixed, normed.logits(theta, x), rtol=1e-12, atol=1e-13)
 
 
-def test_other_batches_under_a_batchs_statistics_are_torchs_in_evaluation(normed: FlatModel) -> None:
-    """With momentum 1 torch's running statistics are the last batch's; its running variance is n / (n − 1) of ours."""
+def test_other_batches_under_a_batchs_statistics_are_torchs_in_evaluation(
+    normed: FlatModel,
+) -> None:
+    """With momentum 1 torch's running statistics are the last batch's; its running variance is n /
+    (n − 1) of ours.
+    """
     theta = random_theta(normed)
     first, second = (Rng(seed).normal(7, 1, 8, 8, dtype=torch.float64) for seed in (3, 4))
     module = by_hand([4, 4], "batch", (1, 8, 8), theta).train()
     module(first)
-    for norm, count in zip((module[0].batch_norm, module[1].batch_norm), (7 * 64, 7 * 16), strict=True):  # type: ignore[index]
+    for norm, count in zip(
+        (module[0].batch_norm, module[1].batch_norm), (7 * 64, 7 * 16), strict=True
+    ):  # type: ignore[index]
         norm.running_var *= (count - 1) / count
     statistics = normed.statistics(theta, first)
-    assert torch.allclose(normed.logits(theta, second, statistics), module.eval()(second), rtol=1e-9, atol=1e-11)
-    assert not torch.allclose(normed.logits(theta, second, statistics), normed.logits(theta, second), rtol=1e-2)
+    assert torch.allclose(
+        normed.logits(theta, second, statistics), module.eval()(second), rtol=1e-9, atol=1e-11
+    )
+    assert not torch.allclose(
+        normed.logits(theta, second, statistics), normed.logits(theta, second), rtol=1e-2
+    )
 
 
 def test_under_fixed_statistics_points_do_not_meet(normed: FlatModel) -> None:
@@ -179,8 +223,13 @@ def test_statistics_of_many_draws(normed: FlatModel) -> None:
     for draw, theta in enumerate(thetas):
         alone = normed.statistics(theta, first)
         assert together.keys() == alone.keys()
-        assert all(torch.allclose(together[name][draw], alone[name], rtol=1e-10, atol=1e-12) for name in alone)
-    expected = torch.stack([normed.logits(theta, second, normed.statistics(theta, first)) for theta in thetas])
+        assert all(
+            torch.allclose(together[name][draw], alone[name], rtol=1e-10, atol=1e-12)
+            for name in alone
+        )
+    expected = torch.stack(
+        [normed.logits(theta, second, normed.statistics(theta, first)) for theta in thetas]
+    )
     assert torch.allclose(normed.logits(thetas, second, together), expected, rtol=1e-9, atol=1e-11)
 
 
@@ -190,13 +239,17 @@ def test_other_norms_have_no_statistics(norm: Any) -> None:
     assert model.statistics(model.init(Rng(0)), torch.zeros(2, 1, 8, 8)) == {}
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- refusals
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [ConvNet(), ConvNetWide()])
 @pytest.mark.parametrize("shape", [(64,), (8, 8)])
 def test_features_are_refused(make: Any, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match=r"needs images, but inputs have shape .*'mlp' and 'linear' take any shape"):
+    with pytest.raises(
+        ConfigError,
+        match=r"needs images, but inputs have shape .*'mlp' and 'linear' take any shape",
+    ):
         make.build(shape, 10)
 
 

@@ -1,4 +1,6 @@
-"""Flat vectors: their initial distribution, their order, dense networks, and what the registry says of every network."""
+"""Flat vectors: their initial distribution, their order, dense networks, and what the registry says
+of every network.
+"""
 
 import itertools
 import math
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from pseudocore.assembly import Setup, build
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import Entry, models
@@ -18,13 +21,13 @@ from pseudocore.data import digits, moons
 from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP, Linear
 from pseudocore.models.flat import BatchNorm, FlatModel
-from pseudocore.setup import Setup, build
 
 SPREADS = {"torch": 1.0, "lecun": math.sqrt(3), "he": math.sqrt(6), "flax": math.sqrt(3)}
 VARIANCES = {"torch": 1 / 3, "lecun": 1.0, "he": 2.0, "flax": 1.0}
 
 
-# --- initial values ---------------------------------------------------------------------------------------------------
+# --- initial values
+# ---------------------------------------------------------------------------------------------------
 
 
 def layers_of(theta: torch.Tensor, norm: bool) -> dict[str, torch.Tensor]:
@@ -52,9 +55,14 @@ def test_initial_weights_are_uniform_by_fan_in(initial: Any, norm: Any) -> None:
         assert values.abs().max() > 0.98 * bound
         variance = VARIANCES[initial] / fan_in
         assert abs(values.mean()) < 4 * math.sqrt(variance / n)
-        assert abs(values.square().mean() / variance - 1) < 4 * math.sqrt(0.8 / n)  # a uniform's square has relative variance 4/5
+        assert abs(values.square().mean() / variance - 1) < 4 * math.sqrt(
+            0.8 / n
+        )  # a uniform's square has relative variance 4/5
     if norm != "none":
-        assert all((parts[f"scale{block}"] == 1).all() and (parts[f"shift{block}"] == 0).all() for block in (1, 2))
+        assert all(
+            (parts[f"scale{block}"] == 1).all() and (parts[f"shift{block}"] == 0).all()
+            for block in (1, 2)
+        )
 
 
 def test_torchs_spread_is_torchs_own() -> None:
@@ -65,7 +73,9 @@ def test_torchs_spread_is_torchs_own() -> None:
         layer.reset_parameters()
     model = ConvNet(width=500, depth=1).build((3, 8, 8), 2)
     ours = model.init(Rng(0))[: 500 * 27]
-    assert float(layer.weight.detach().abs().max()) == pytest.approx(float(ours.abs().max()), rel=0.01)
+    assert float(layer.weight.detach().abs().max()) == pytest.approx(
+        float(ours.abs().max()), rel=0.01
+    )
     assert float(layer.weight.detach().std()) == pytest.approx(float(ours.std()), rel=0.03)
 
 
@@ -78,7 +88,9 @@ def test_initial_weights_are_a_function_of_the_stream() -> None:
     assert torch.equal(model.init(Rng(0), num=1)[0], model.init(Rng(0)))
     double = model.init(Rng(0), dtype=torch.float64)
     assert double.dtype == torch.float64
-    assert len(torch.unique(double.float().double() - double)) > 1  # drawn in float64, not rounded from float32
+    assert (
+        len(torch.unique(double.float().double() - double)) > 1
+    )  # drawn in float64, not rounded from float32
 
 
 def test_the_global_generators_are_left_alone() -> None:
@@ -139,18 +151,26 @@ def test_a_body_handed_in_is_left_alone() -> None:
     before = {name: value.clone() for name, value in body.state_dict().items()}
     model = FlatModel(body, 2 * 36, 3)
     theta = model.init(Rng(0))
-    model.logits(theta, torch.ones(2, 1, 8, 8), model.statistics(theta, torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))))
+    model.logits(
+        theta,
+        torch.ones(2, 1, 8, 8),
+        model.statistics(theta, torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))),
+    )
     assert all(torch.equal(before[name], value) for name, value in body.state_dict().items())
     assert all(parameter.device.type == "cpu" for parameter in body.parameters())
 
 
-# --- dense networks ---------------------------------------------------------------------------------------------------
+# --- dense networks
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("depth", "sizes"), [(1, [12, 5, 3]), (3, [12, 5, 5, 5, 3])])
 def test_mlp_is_a_module_of_torchs_layers(depth: int, sizes: list[int]) -> None:
     model = MLP(width=5, depth=depth).build((3, 2, 2), 3)
-    theta, x = model.init(Rng(0), dtype=torch.float64), Rng(1).normal(4, 3, 2, 2, dtype=torch.float64)
+    theta, x = (
+        model.init(Rng(0), dtype=torch.float64),
+        Rng(1).normal(4, 3, 2, 2, dtype=torch.float64),
+    )
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in itertools.pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -173,13 +193,17 @@ def test_linear_features_are_the_inputs() -> None:
 def test_many_draws_of_dense_networks_are_each_alone() -> None:
     for make in (MLP(width=5, depth=2), Linear()):
         model = make.build((6,), 3)
-        thetas, x = model.init(Rng(0), num=4, dtype=torch.float64), Rng(1).normal(5, 6, dtype=torch.float64)
+        thetas, x = (
+            model.init(Rng(0), num=4, dtype=torch.float64),
+            Rng(1).normal(5, 6, dtype=torch.float64),
+        )
         each = torch.stack([model.logits(theta, x) for theta in thetas])
         assert torch.allclose(model.logits(thetas, x), each, rtol=1e-12, atol=1e-14)
         assert model.features(thetas, x).shape == (4, 5, model.num_features)
 
 
-# --- every registered network -----------------------------------------------------------------------------------------
+# --- every registered network
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("entry", [*models], ids=lambda entry: entry.name)
@@ -200,7 +224,8 @@ def test_every_option_of_every_network_has_a_help(entry: Entry) -> None:
     assert [option.name for option in config.options(entry.make) if not option.help] == []
 
 
-# --- through the setup ------------------------------------------------------------------------------------------------
+# --- through the setup
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_setup_chooses_the_network_by_the_data() -> None:
@@ -217,12 +242,16 @@ def test_words_reach_the_network() -> None:
 def test_options_a_network_lacks_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"model 'mlp' has no norm; it has depth, width"):
         build(Setup(model="mlp", norm="batch"), digits())
-    with pytest.raises(ConfigError, match=r"model 'linear' has no depth or width; it has no options"):
+    with pytest.raises(
+        ConfigError, match=r"model 'linear' has no depth or width; it has no options"
+    ):
         build(Setup(model="linear", width=3, depth=2), digits())
 
 
 def test_a_network_for_images_refuses_features() -> None:
-    with pytest.raises(ConfigError, match=r"model 'convnet3' needs images, but inputs have shape \(2,\)"):
+    with pytest.raises(
+        ConfigError, match=r"model 'convnet3' needs images, but inputs have shape \(2,\)"
+    ):
         build(Setup(model="convnet3"), moons())
 
 
@@ -234,21 +263,31 @@ def test_an_unknown_network_is_refused_with_the_nearest_name() -> None:
 def test_several_draws_take_images_of_any_layout() -> None:
     model = ConvNet(width=4).build((1, 8, 8), 3)
     theta, x = model.init(Rng(0), num=2), Rng(1).normal(5, 1, 8, 8)
-    channel_last = x.as_strided(x.shape, (64, 1, 8, 1))  # the same numbers: with one channel its stride means nothing
+    channel_last = x.as_strided(
+        x.shape, (64, 1, 8, 1)
+    )  # the same numbers: with one channel its stride means nothing
     assert torch.equal(model.logits(theta, channel_last), model.logits(theta, x))
 
 
 @pytest.mark.parametrize(
-    ("num", "with_gradient", "batched"), [(10, True, True), (200, True, False), (10, False, False)], ids=["few", "many", "no gradient"]
+    ("num", "with_gradient", "batched"),
+    [(10, True, True), (200, True, False), (10, False, False)],
+    ids=["few", "many", "no gradient"],
 )
 def test_several_networks_are_one_batch_where_that_is_faster(
     num: int, with_gradient: bool, batched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = ConvNet(width=2, depth=2).build((1, 8, 8), 3)
-    thetas, x = model.init(Rng(0), num=2, dtype=torch.float64), Rng(1).normal(num, 1, 8, 8, dtype=torch.float64)
+    thetas, x = (
+        model.init(Rng(0), num=2, dtype=torch.float64),
+        Rng(1).normal(num, 1, 8, 8, dtype=torch.float64),
+    )
     alone = torch.stack([model.logits(theta, x) for theta in thetas])
     calls = []
-    monkeypatch.setattr("pseudocore.models.flat.vmap", lambda *args, **options: calls.append(1) or torch.func.vmap(*args, **options))
+    monkeypatch.setattr(
+        "pseudocore.models.flat.vmap",
+        lambda *args, **options: calls.append(1) or torch.func.vmap(*args, **options),
+    )
     with torch.set_grad_enabled(with_gradient):
         together = model.logits(thetas, x)
     assert bool(calls) == batched

@@ -1,4 +1,6 @@
-"""Networks from outside by module:function: what they compute, what is refused, and that no file's word runs them."""
+"""Networks from outside by module:function: what they compute, what is refused, and that no file's
+word runs them.
+"""
 
 import math
 from pathlib import Path
@@ -7,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pseudocore import setup as setups
+from pseudocore import assembly as setups
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
-from pseudocore.models import foreign
+from pseudocore.models import custom as foreign
 from pseudocore.models.flat import FlatModel
 
 SHAPE = (1, 8, 8)
@@ -109,7 +111,12 @@ def test_it_computes_what_the_module_computes(word: str) -> None:
 def test_a_class_and_options_are_welcome() -> None:
     model = foreign.load("nets_of_mine:Net", (3, 8, 8), 5, {"width": 2, "init": "he"})
     assert model.num_parameters == 3 * 2 * 9 + 2 * 2 + 9 * 5
-    assert model.describe() == {"name": "nets_of_mine:Net", "width": 2, "init": "he", "num_parameters": model.num_parameters}
+    assert model.describe() == {
+        "name": "nets_of_mine:Net",
+        "width": 2,
+        "init": "he",
+        "num_parameters": model.num_parameters,
+    }
     bound = math.sqrt(6 / 27)
     weights = model.init(Rng(0))[:54]
     assert 0.9 * bound < weights.abs().max() <= bound
@@ -132,7 +139,10 @@ def test_dropout_that_drops_nothing_is_welcome() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nets_of_yours:net", r"'nets_of_yours' .*cannot be imported \(ModuleNotFoundError.*PYTHONPATH"),
+        (
+            "nets_of_yours:net",
+            r"'nets_of_yours' .*cannot be imported \(ModuleNotFoundError.*PYTHONPATH",
+        ),
         ("nets_with_a_typo:net", r"cannot be imported \(SyntaxError"),
         ("nets_of_mine:nett", "'nets_of_mine' has no 'nett'"),
         ("nets_of_mine:", r"write package\.module:function"),
@@ -152,7 +162,10 @@ def test_dropout_that_drops_nothing_is_welcome() -> None:
         ("nets_of_mine:number", "returned a int"),
         ("nets_of_mine:picky", "requires secret; it can be given num_classes, shape, channels"),
         ("nets_of_mine:broken", r"could not be made .*ValueError: out of paint"),
-        ("nets_of_mine:transposed", r"must end in its head, but without it gives a tensor \(2, 4, 16\), not \(n, 16\)"),
+        (
+            "nets_of_mine:transposed",
+            r"must end in its head, but without it gives a tensor \(2, 4, 16\), not \(n, 16\)",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_words(name: str, words: str) -> None:
@@ -161,11 +174,15 @@ def test_what_cannot_be_used_is_refused_in_words(name: str, words: str) -> None:
 
 
 def test_an_option_the_factory_does_not_have_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'nets_of_mine:net' has no depth; its parameters are num_classes, shape, width"):
+    with pytest.raises(
+        ConfigError,
+        match="'nets_of_mine:net' has no depth; its parameters are num_classes, shape, width",
+    ):
         foreign.load("nets_of_mine:net", SHAPE, 5, {"depth": 2})
 
 
-# --- through a setup --------------------------------------------------------------------------------------------------
+# --- through a setup
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -184,7 +201,9 @@ def test_a_coresets_word_runs_no_code(pictures: Dataset) -> None:
     import nets_of_mine
 
     x = torch.zeros(2, *SHAPE)
-    coreset = Coreset(x, torch.tensor([0, 1]), torch.ones(2), provenance={"setup": {"model": "nets_of_mine:net"}})
+    coreset = Coreset(
+        x, torch.tensor([0, 1]), torch.ones(2), provenance={"setup": {"model": "nets_of_mine:net"}}
+    )
     nets_of_mine.CALLS.clear()
     with pytest.raises(ConfigError, match=r"not run on a file's word.*--model nets_of_mine:net"):
         setups.build_problem(coreset, pictures, device="cpu")

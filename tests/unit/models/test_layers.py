@@ -19,7 +19,14 @@ def test_parameters_come_in_their_shapes_and_in_order() -> None:
     theta = model.init(Rng(0))
     tensors = model.tensors(theta)
     block = [(8,), (8,), (8,)]
-    assert [tuple(tensor.shape) for tensor in tensors] == [(8, 3, 3, 3), *block, (8, 8, 3, 3), *block, (5, 32), (5,)]
+    assert [tuple(tensor.shape) for tensor in tensors] == [
+        (8, 3, 3, 3),
+        *block,
+        (8, 8, 3, 3),
+        *block,
+        (5, 32),
+        (5,),
+    ]
     assert torch.equal(torch.cat([tensor.flatten() for tensor in tensors]), theta)
 
 
@@ -31,10 +38,17 @@ def test_layers_of_a_convnet_are_the_outputs_of_its_blocks(norm: Any) -> None:
     body = model._training if statistics is None else model._fixed
     assert isinstance(body, nn.Sequential)
     size = len(body) // 3
-    expected, names = [], {**dict(zip(model._names, model.tensors(theta), strict=False)), **(statistics or {})}
+    expected, names = (
+        [],
+        {**dict(zip(model._names, model.tensors(theta), strict=False)), **(statistics or {})},
+    )
     for block in range(1, 4):
         part = nn.Sequential(*list(body)[: block * size])
-        own = {name: value for name, value in names.items() if int(name.partition(".")[0]) < block * size}
+        own = {
+            name: value
+            for name, value in names.items()
+            if int(name.partition(".")[0]) < block * size
+        }
         expected.append(functional_call(part, own, (x,)).flatten(1))
     layers = model.layers(theta, x, statistics)
     assert [tuple(layer.shape) for layer in layers] == [(5, 4 * 16), (5, 4 * 4), (5, 4)]
@@ -48,7 +62,9 @@ def test_layers_of_dense_networks() -> None:
     theta = model.init(Rng(0))
     w1, b1, w2, b2, *_ = model.tensors(theta)
     first = (x @ w1.T + b1).relu()
-    for layer, expected in zip(model.layers(theta, x), [first, (first @ w2.T + b2).relu()], strict=True):
+    for layer, expected in zip(
+        model.layers(theta, x), [first, (first @ w2.T + b2).relu()], strict=True
+    ):
         torch.testing.assert_close(layer, expected)
     linear = Linear().build((6,), 3)
     assert [torch.equal(layer, x) for layer in linear.layers(linear.init(Rng(0)), x)] == [True]

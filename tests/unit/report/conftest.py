@@ -19,14 +19,18 @@ MakeRun = Callable[..., Run]
 def images() -> Coreset:
     """Two chosen grey pictures of each of three classes."""
     x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    return Coreset(x, torch.tensor([2, 0, 1, 1, 0, 2]), torch.ones(6), torch.tensor([5, 6, 7, 8, 9, 4]))
+    return Coreset(
+        x, torch.tensor([2, 0, 1, 1, 0, 2]), torch.ones(6), torch.tensor([5, 6, 7, 8, 9, 4])
+    )
 
 
 @pytest.fixture
 def make_run(tmp_path: Path, images: Coreset) -> MakeRun:
     """A finished run with a coreset, twelve logged steps and as many evaluations as `accuracies`."""
 
-    def make(name: str = "run", method: str = "vbpc", coreset: Coreset | None = images, **given: Any) -> Run:
+    def make(
+        name: str = "run", method: str = "vbpc", coreset: Coreset | None = images, **given: Any
+    ) -> Run:
         seed, accuracies = given.pop("seed", 0), given.pop("accuracies", (0.9,))
         config = {
             "method": method,
@@ -34,14 +38,24 @@ def make_run(tmp_path: Path, images: Coreset) -> MakeRun:
             "setup": {"data": "digits"},
             "options": {"per_class": 2, **given.pop("options", {})},
         }
-        run = Run.create(tmp_path / name, config, command=given.pop("command", f"pseudocore reduce {method} digits --seed {seed}"))
+        run = Run.create(
+            tmp_path / name,
+            config,
+            command=given.pop("command", f"pseudocore reduce {method} digits --seed {seed}"),
+        )
         if coreset is not None:
             run.save_coreset(coreset)
         for step in range(10, given.pop("num_logged", 12) * 10 + 1, 10):
             run.log(step, {"loss": math.exp(-step / 50), "accuracy": 0.5})
         for number, accuracy in enumerate(accuracies):
-            run.save_evaluation(f"hmc-{number}", evaluation(accuracy, options={"num_draws": number}))
-        run.finish(given.pop("status", "finished"), given.pop("reason", ""), **({"seconds": 75.0, "num_steps": 1234} | given))
+            run.save_evaluation(
+                f"hmc-{number}", evaluation(accuracy, options={"num_draws": number})
+            )
+        run.finish(
+            given.pop("status", "finished"),
+            given.pop("reason", ""),
+            **({"seconds": 75.0, "num_steps": 1234} | given),
+        )
         return Run.open(run.path)
 
     return make
@@ -50,7 +64,14 @@ def make_run(tmp_path: Path, images: Coreset) -> MakeRun:
 def evaluation(accuracy: float, **entries: Any) -> dict[str, Any]:
     per_seed = [{"seed": 0, "accuracy": accuracy, "nll": 1 - accuracy, "ece": 0.02, "brier": 0.1}]
     diagram = {"confidence": [None, 0.4, 0.8], "accuracy": [None, 0.5, 0.75], "count": [0, 10, 40]}
-    found = {"inference": "hmc", "options": {}, "model": {}, "per_seed": per_seed, "reliability": diagram, "seconds": 1.5}
+    found = {
+        "inference": "hmc",
+        "options": {},
+        "model": {},
+        "per_seed": per_seed,
+        "reliability": diagram,
+        "seconds": 1.5,
+    }
     return {**found, "command": "pseudocore evaluate run --inference hmc", **entries}
 
 

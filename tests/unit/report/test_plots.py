@@ -1,4 +1,6 @@
-"""Figures: sound SVG, equal bytes for equal content, nobody's global state touched, and the right lengths drawn."""
+"""Figures: sound SVG, equal bytes for equal content, nobody's global state touched, and the right
+lengths drawn.
+"""
 
 import math
 import re
@@ -28,15 +30,32 @@ def row(method: str, accuracy: float | None = 0.9, sd: float | None = 0.1, **fie
 
 
 FIGURES = {
-    "curves": lambda: plots.curves("loss", [plots.Curve("seed 0", [1, 2, 3], [3.0, 2.0, 1.0])], PALETTE[0]),
-    "noisy curves": lambda: plots.curves("loss", [plots.Curve(f"s{k}", range(3000), [math.nan, 1.0, 900.0] * 1000) for k in (0, 1)], "k"),
-    "negative curve": lambda: plots.curves("$\\frac{$", [plots.Curve("a", [1, 2], [-1.0, math.inf])], "k"),
+    "curves": lambda: plots.curves(
+        "loss", [plots.Curve("seed 0", [1, 2, 3], [3.0, 2.0, 1.0])], PALETTE[0]
+    ),
+    "noisy curves": lambda: plots.curves(
+        "loss",
+        [plots.Curve(f"s{k}", range(3000), [math.nan, 1.0, 900.0] * 1000) for k in (0, 1)],
+        "k",
+    ),
+    "negative curve": lambda: plots.curves(
+        "$\\frac{$", [plots.Curve("a", [1, 2], [-1.0, math.inf])], "k"
+    ),
     "reliability": lambda: plots.reliability(DIAGRAM, PALETTE[1]),
-    "bars": lambda: plots.bars([row("a"), row("b", math.inf), row("a", None)], "accuracy", colours("ab")),
+    "bars": lambda: plots.bars(
+        [row("a"), row("b", math.inf), row("a", None)], "accuracy", colours("ab")
+    ),
     "bars of nothing": lambda: plots.bars([row("a", 0.0, None)], "accuracy", colours("a")),
-    "scatter": lambda: plots.scatter(torch.rand(40, 2, generator=torch.Generator().manual_seed(0)), [f"c{k % 20}" for k in range(40)]),
-    "heat map": lambda: plots.heat_map(torch.eye(4) - 0.25, ["a", "a", "b", "汉字"], ["a", "bird", "$\\x{$", "d"]),
-    "large heat map": lambda: plots.heat_map(torch.eye(100), [str(k) for k in range(100)], [str(k) for k in range(100)]),
+    "scatter": lambda: plots.scatter(
+        torch.rand(40, 2, generator=torch.Generator().manual_seed(0)),
+        [f"c{k % 20}" for k in range(40)],
+    ),
+    "heat map": lambda: plots.heat_map(
+        torch.eye(4) - 0.25, ["a", "a", "b", "汉字"], ["a", "bird", "$\\x{$", "d"]
+    ),
+    "large heat map": lambda: plots.heat_map(
+        torch.eye(100), [str(k) for k in range(100)], [str(k) for k in range(100)]
+    ),
     "heat map of zeros": lambda: plots.heat_map(torch.zeros(1, 2), ["a"], ["a", "b"]),
 }
 
@@ -62,7 +81,9 @@ def test_the_users_matplotlib_is_neither_asked_nor_changed(monkeypatch: pytest.M
         before = dict(matplotlib.rcParams)
         assert FIGURES["curves"]() == plain
         assert dict(matplotlib.rcParams) == before
-    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+    assert (
+        "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+    )
 
 
 def test_without_matplotlib_the_way_to_get_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +112,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
 
 def test_bars_are_as_long_as_the_means(drawn: dict[str, list[Any]]) -> None:
-    plots.bars([row("a", 0.75, 0.125), row("b", math.inf, None), row("c", 0.5, None)], "accuracy", colours("abc"))
+    plots.bars(
+        [row("a", 0.75, 0.125), row("b", math.inf, None), row("c", 0.5, None)],
+        "accuracy",
+        colours("abc"),
+    )
     assert [call[1] for call in drawn["barh"]] == [0.75, 0.0, 0.5]
     assert [call[-1]["color"] for call in drawn["barh"]] == list(PALETTE[:3])
     ((at, place, style),) = drawn["errorbar"]
@@ -130,8 +155,18 @@ def test_a_long_curve_is_smoothed_without_bending_a_line(drawn: dict[str, list[A
 
 def test_labels_name_what_rows_do_not_share() -> None:
     assert plots.row_labels([row("a"), row("b")]) == ["a", "b"]
-    rows = [row("a"), row("a", per_class=10), row("full", per_class="all", inference="sgd"), row("a", per_class=None)]
-    assert plots.row_labels(rows) == ["a\n1 per class · hmc", "a\n10 per class · hmc", "full\nall · sgd", "a\nhmc"]
+    rows = [
+        row("a"),
+        row("a", per_class=10),
+        row("full", per_class="all", inference="sgd"),
+        row("a", per_class=None),
+    ]
+    assert plots.row_labels(rows) == [
+        "a\n1 per class · hmc",
+        "a\n10 per class · hmc",
+        "full\nall · sgd",
+        "a\nhmc",
+    ]
 
 
 def test_colours_follow_the_order_of_first_appearance() -> None:

@@ -1,4 +1,6 @@
-"""What evaluations beyond the plain ones add to the page: a corruption heat map and the state of the chains."""
+"""What evaluations beyond the plain ones add to the page: a corruption heat map and the state of
+the chains.
+"""
 
 from pathlib import Path
 
@@ -30,9 +32,14 @@ def test_corruptions_are_drawn(run: Run) -> None:
 
 def test_chains_are_described_by_their_worst_seed(run: Run) -> None:
     seeds = [
-        {"predictions": {"rhat": rhat, "ess_bulk": ess}, "accept": accept} for rhat, ess, accept in ((1.25, 40.0, 0.75), (1.5, 20.0, 0.5))
+        {"predictions": {"rhat": rhat, "ess_bulk": ess}, "accept": accept}
+        for rhat, ess, accept in ((1.25, 40.0, 0.75), (1.5, 20.0, 0.5))
     ]
     text = page(run, diagnostics=seeds)
-    for fact in ("R-hat of predictions</dt><dd>1.5", "ESS of predictions</dt><dd>20", "acceptance</dt><dd>0.5"):
+    for fact in (
+        "R-hat of predictions</dt><dd>1.5",
+        "ESS of predictions</dt><dd>20",
+        "acceptance</dt><dd>0.5",
+    ):
         assert fact in text
     assert "R-hat" not in page(run, diagnostics="a stranger's word")

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudocore.store.artifact import write_tensors
+from pseudocore.store.coreset_file import write_tensors
 
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
     """An artifact of kind `test` with two tensors and a step."""
     path = tmp_path / "state.safetensors"
-    write_tensors(path, {"a": torch.arange(6.0), "b": torch.tensor([True])}, kind="test", header={"step": 3})
+    write_tensors(
+        path, {"a": torch.arange(6.0), "b": torch.tensor([True])}, kind="test", header={"step": 3}
+    )
     return path
 
 

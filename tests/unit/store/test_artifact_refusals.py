@@ -1,4 +1,6 @@
-"""A file that is damaged, foreign or lying is refused in one sentence, and never costs what it claims."""
+"""A file that is damaged, foreign or lying is refused in one sentence, and never costs what it
+claims.
+"""
 
 import json
 import os
@@ -15,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError
-from pseudocore.store.artifact import read_tensors
+from pseudocore.store.coreset_file import read_tensors
 
 
 def raw(tensor: Tensor) -> bytes:
@@ -42,9 +44,12 @@ def test_every_flipped_bit_is_refused(whole: Path) -> None:
             tensors, header = read_tensors(whole, kind="test")
         except ArtifactError:
             continue
-        # Padding blanks of the header carry nothing, so a change among them may pass; the contents may not differ.
+        # Padding blanks of the header carry nothing, so a change among them may pass; the contents
+        # may not differ.
         assert header == sound[1]
-        assert {name: raw(tensor) for name, tensor in tensors.items()} == {name: raw(tensor) for name, tensor in sound[0].items()}
+        assert {name: raw(tensor) for name, tensor in tensors.items()} == {
+            name: raw(tensor) for name, tensor in sound[0].items()
+        }
 
 
 def test_a_flipped_bit_of_the_data_names_the_digest(whole: Path) -> None:
@@ -66,8 +71,12 @@ def test_garbage_is_refused(tmp_path_factory: pytest.TempPathFactory, garbage: b
 
 def lying_file(path: Path, shape: list[int], end: int, *, length: int | None = None) -> None:
     meta = {"pseudocore": json.dumps({"schema": 1, "kind": "test", "digest": "0"})}
-    header = json.dumps({"__metadata__": meta, "a": {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}}).encode()
-    path.write_bytes(struct.pack("<Q", len(header) if length is None else length) + header + bytes(16))
+    header = json.dumps(
+        {"__metadata__": meta, "a": {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}}
+    ).encode()
+    path.write_bytes(
+        struct.pack("<Q", len(header) if length is None else length) + header + bytes(16)
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +91,9 @@ def lying_file(path: Path, shape: list[int], end: int, *, length: int | None = N
         ([-4], 16, None),
     ],
 )
-def test_a_header_that_claims_a_terabyte_costs_nothing(tmp_path: Path, shape: list[int], end: int, length: int | None) -> None:
+def test_a_header_that_claims_a_terabyte_costs_nothing(
+    tmp_path: Path, shape: list[int], end: int, length: int | None
+) -> None:
     path = tmp_path / "liar.safetensors"
     lying_file(path, shape, end, length=length)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -97,7 +108,9 @@ def test_a_header_that_claims_a_terabyte_costs_nothing(tmp_path: Path, shape: li
 
 
 def test_the_lying_file_is_refused_for_its_lie(tmp_path: Path) -> None:
-    """The same file without the lie gets as far as the digest: the refusals above are about the claim."""
+    """The same file without the lie gets as far as the digest: the refusals above are about the
+    claim.
+    """
     lying_file(tmp_path / "honest", [4], 16)
     with pytest.raises(ArtifactError, match="digest"):
         read_tensors(tmp_path / "honest", kind="test")
@@ -118,14 +131,27 @@ def test_the_lying_file_is_refused_for_its_lie(tmp_path: Path) -> None:
         ({"pseudocore": '{"schema": "1", "kind": "test"}'}, "no schema version"),
         ({"pseudocore": '{"schema": true, "kind": "test"}'}, "no schema version"),
         ({"pseudocore": '{"schema": 0, "kind": "test"}'}, "no schema version"),
-        ({"pseudocore": '{"schema": 2, "kind": "test"}'}, "later pseudocore .schema 2, this one reads up to 1"),
+        (
+            {"pseudocore": '{"schema": 2, "kind": "test"}'},
+            "later pseudocore .schema 2, this one reads up to 1",
+        ),
         ({"pseudocore": '{"schema": 1, "kind": "coreset"}'}, "holds 'coreset', not 'test'"),
         ({"pseudocore": '{"schema": 1}'}, "holds None, not 'test'"),
         ({"pseudocore": '{"schema": 1, "kind": "test"}'}, "digest"),
-        ({"pseudocore": '{"schema": 1, "kind": "test", "digest": ["x"], "deep": ' + "[" * 900 + "]" * 900 + "}"}, "damaged|JSON"),
+        (
+            {
+                "pseudocore": '{"schema": 1, "kind": "test", "digest": ["x"], "deep": '
+                + "[" * 900
+                + "]" * 900
+                + "}"
+            },
+            "damaged|JSON",
+        ),
     ],
 )
-def test_foreign_metadata_is_refused(tmp_path: Path, metadata: dict[str, str] | None, message: str) -> None:
+def test_foreign_metadata_is_refused(
+    tmp_path: Path, metadata: dict[str, str] | None, message: str
+) -> None:
     path = tmp_path / "foreign.safetensors"
     save_file({"a": torch.ones(2)}, path, metadata=metadata)
     with pytest.raises(ArtifactError, match=message) as caught:

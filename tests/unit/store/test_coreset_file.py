@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError
 from pseudocore.core.types import Coreset
-from pseudocore.store.artifact import load_coreset, save_coreset, write_tensors
+from pseudocore.store.coreset_file import load_coreset, save_coreset, write_tensors
 
 
 @pytest.mark.parametrize("soft", [False, True])
@@ -18,15 +18,24 @@ def test_coreset_round_trip(tmp_path: Path, soft: bool, chosen: bool) -> None:
     x = torch.randn(4, 1, 2, 3, generator=torch.Generator().manual_seed(0))
     y = torch.eye(4)[:, :2] - 0.5 if soft else torch.tensor([0, 1, 0, 1])
     indices = torch.tensor([5, 2, 9, 0]) if chosen else None
-    provenance = {"method": "bpc-fkl", "config": {"lr": 0.1, "clip": float("inf")}, "seed": 3, "shape": [1, 2]}
-    save_coreset(tmp_path / "coreset.safetensors", Coreset(x, y, torch.arange(1.0, 5), indices, provenance))
+    provenance = {
+        "method": "bpc-fkl",
+        "config": {"lr": 0.1, "clip": float("inf")},
+        "seed": 3,
+        "shape": [1, 2],
+    }
+    save_coreset(
+        tmp_path / "coreset.safetensors", Coreset(x, y, torch.arange(1.0, 5), indices, provenance)
+    )
     for path in (tmp_path, tmp_path / "coreset.safetensors", str(tmp_path)):
         back = load_coreset(path)
         assert torch.equal(back.x, x)
         assert torch.equal(back.y, y)
         assert back.y.dtype == y.dtype
         assert torch.equal(back.weight, torch.arange(1.0, 5))
-        assert (None if back.indices is None else back.indices.tolist()) == (None if indices is None else indices.tolist())
+        assert (None if back.indices is None else back.indices.tolist()) == (
+            None if indices is None else indices.tolist()
+        )
         assert back.provenance == provenance
     plain = load_file(tmp_path / "coreset.safetensors")
     assert torch.equal(plain["x"], x)
@@ -47,12 +56,26 @@ def sound() -> dict[str, Tensor]:
         ({"y": torch.ones(2)}, "labels must be integers"),
         ({"x": torch.tensor(1.0)}, "x must be an array"),
         ({"y": torch.tensor(1)}, "y must be an array"),
-        ({"weight": torch.ones(2, dtype=torch.complex64)}, "weight must be an array of real numbers"),
-        ({"x": torch.ones(0, 3), "y": torch.zeros(0, dtype=torch.int64), "weight": torch.ones(0)}, "at least one point"),
+        (
+            {"weight": torch.ones(2, dtype=torch.complex64)},
+            "weight must be an array of real numbers",
+        ),
+        (
+            {
+                "x": torch.ones(0, 3),
+                "y": torch.zeros(0, dtype=torch.int64),
+                "weight": torch.ones(0),
+            },
+            "at least one point",
+        ),
     ],
 )
-def test_a_file_that_holds_no_usable_coreset_is_refused(tmp_path: Path, changes: dict[str, Tensor], message: str) -> None:
-    write_tensors(tmp_path / "bad", {**sound(), **changes}, kind="coreset", header={"provenance": {}})
+def test_a_file_that_holds_no_usable_coreset_is_refused(
+    tmp_path: Path, changes: dict[str, Tensor], message: str
+) -> None:
+    write_tensors(
+        tmp_path / "bad", {**sound(), **changes}, kind="coreset", header={"provenance": {}}
+    )
     with pytest.raises(ArtifactError, match=message) as caught:
         load_coreset(tmp_path / "bad")
     assert str(tmp_path / "bad") in str(caught.value)
@@ -60,7 +83,12 @@ def test_a_file_that_holds_no_usable_coreset_is_refused(tmp_path: Path, changes:
 
 def test_an_incomplete_coreset_is_refused(tmp_path: Path) -> None:
     tensors = sound()
-    write_tensors(tmp_path / "bad", {"x": tensors["x"], "weight": tensors["weight"]}, kind="coreset", header={"provenance": {}})
+    write_tensors(
+        tmp_path / "bad",
+        {"x": tensors["x"], "weight": tensors["weight"]},
+        kind="coreset",
+        header={"provenance": {}},
+    )
     with pytest.raises(ArtifactError, match="it lacks y"):
         load_coreset(tmp_path / "bad")
     write_tensors(tmp_path / "bad", tensors, kind="coreset", header={"provenance": [1]})

@@ -29,7 +29,9 @@ def test_draws_come_back_bit_for_bit(folder: DrawsFolder) -> None:
         assert len(draws) == 4
         assert all(torch.equal(draws[number], theta(number)) for number in range(4))
         assert torch.equal(draws[-1], theta(3))
-        assert torch.equal(draws.trace("accept"), torch.arange(4)[:, None] * torch.tensor([0.1, 0.2]))
+        assert torch.equal(
+            draws.trace("accept"), torch.arange(4)[:, None] * torch.tensor([0.1, 0.2])
+        )
         assert [one.shape for one in list(draws)] == [(2, 5)] * 4
 
 

@@ -1,4 +1,6 @@
-"""A buffer of experts on disk: read by rows, checked by rows, refused when it is not what it should be."""
+"""A buffer of experts on disk: read by rows, checked by rows, refused when it is not what it should
+be.
+"""
 
 import json
 import re
@@ -15,12 +17,12 @@ from pseudocore.core.errors import ArtifactError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
-from pseudocore.data import whiten
+from pseudocore.data import preprocessing as whiten
 from pseudocore.models.dense import Linear
-from pseudocore.store.experts import ExpertFolder, traits
+from pseudocore.store.expert_folder import ExpertFolder, traits
+from pseudocore.store.expert_shards import Kept, Shard, write_shard
 from pseudocore.store.identity import differences
 from pseudocore.store.runs import Run
-from pseudocore.store.shards import Kept, Shard, write_shard
 
 NUM_PARAMETERS = 3 * 2 + 2
 
@@ -28,7 +30,9 @@ NUM_PARAMETERS = 3 * 2 + 2
 @pytest.fixture
 def problem() -> Problem:
     x = Rng(0).normal(12, 3)
-    data = Dataset("dozen", Examples(x, torch.arange(12) % 2), Examples(x[:4], torch.arange(4) % 2), 2)
+    data = Dataset(
+        "dozen", Examples(x, torch.arange(12) % 2), Examples(x[:4], torch.arange(4) % 2), 2
+    )
     return Problem(data, Linear().build((3,), 2), whiten.make("standard", data))
 
 
@@ -42,19 +46,26 @@ def kept(number: int, num_epochs: int = 3) -> Kept:
 
 
 def rows(*places: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    return torch.tensor([expert for expert, _ in places]), torch.tensor([epoch for _, epoch in places])
+    return torch.tensor([expert for expert, _ in places]), torch.tensor(
+        [epoch for _, epoch in places]
+    )
 
 
 @pytest.fixture
 def buffer(problem: Problem, tmp_path: Path) -> ExpertFolder:
     """Three experts of three epochs, closed."""
-    with ExpertFolder.create(tmp_path / "buffer", identity(problem), command="pseudocore experts dozen --epochs 3 --out buffer") as folder:
+    with ExpertFolder.create(
+        tmp_path / "buffer",
+        identity(problem),
+        command="pseudocore experts dozen --epochs 3 --out buffer",
+    ) as folder:
         for number in range(3):
             folder.write(number, kept(number))
     return ExpertFolder.open(folder.path)
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- reading
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_written_is_read(buffer: ExpertFolder, problem: Problem) -> None:
@@ -62,7 +73,9 @@ def test_what_is_written_is_read(buffer: ExpertFolder, problem: Problem) -> None
     assert (experts.num_experts, experts.num_epochs) == (3, 3)
     at = experts.at(*rows((2, 0), (0, 3), (2, 0)))
     assert torch.equal(at, torch.stack([kept(2).theta[0], kept(0).theta[3], kept(2).theta[0]]))
-    assert torch.equal(experts.load(1), torch.stack([kept(number).theta[:2] for number in range(3)]))
+    assert torch.equal(
+        experts.load(1), torch.stack([kept(number).theta[:2] for number in range(3)])
+    )
     assert experts.num_bytes(1) == 3 * 2 * NUM_PARAMETERS * 4
     assert buffer.losses(1) == kept(1).losses
     assert buffer.size() == sum(file.stat().st_size for file in buffer.path.glob("*.safetensors"))
@@ -75,7 +88,10 @@ def test_what_was_read_is_the_readers_own(buffer: ExpertFolder, problem: Problem
 
 
 def test_experts_come_in_the_problems_type(buffer: ExpertFolder, problem: Problem) -> None:
-    assert buffer.mapped(replace(problem, dtype=torch.float64)).at(*rows((0, 1))).dtype == torch.float64
+    assert (
+        buffer.mapped(replace(problem, dtype=torch.float64)).at(*rows((0, 1))).dtype
+        == torch.float64
+    )
 
 
 def test_they_count_as_far_as_each_of_them_has_come(buffer: ExpertFolder, problem: Problem) -> None:
@@ -88,7 +104,9 @@ def test_they_count_as_far_as_each_of_them_has_come(buffer: ExpertFolder, proble
 
 
 def test_reading_a_pair_touches_only_its_bytes(tmp_path: Path) -> None:
-    """Resident pages of the file's mapping, by the operating system's account, out of 48 MiB; it maps some neighbours along."""
+    """Resident pages of the file's mapping, by the operating system's account, out of 48 MiB; it
+    maps some neighbours along.
+    """
     size = 2**18  # 1 MiB a row
     path = tmp_path / "large.safetensors"
     theta = torch.arange(48 * size, dtype=torch.float32).view(48, size)
@@ -116,7 +134,8 @@ def test_a_snapshot_that_was_rounded_keeps_where_it_was(tmp_path: Path) -> None:
     assert torch.equal(read.velocity, velocity)
 
 
-# --- damage -----------------------------------------------------------------------------------------------------------
+# --- damage
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_flipped_bit_is_found_where_it_is(buffer: ExpertFolder, problem: Problem) -> None:
@@ -127,7 +146,10 @@ def test_a_flipped_bit_is_found_where_it_is(buffer: ExpertFolder, problem: Probl
     experts = buffer.mapped(problem)
     assert torch.equal(experts.at(*rows((1, 1), (1, 3))), kept(1).theta[[1, 3]])
     for _ in range(2):
-        with pytest.raises(ArtifactError, match=r"expert-0001.safetensors is damaged: epoch 2 .* delete the file and run"):
+        with pytest.raises(
+            ArtifactError,
+            match=r"expert-0001.safetensors is damaged: epoch 2 .* delete the file and run",
+        ):
             experts.at(*rows((1, 2)))
     with pytest.raises(ArtifactError, match=r"damaged.*delete the file"):
         buffer.read(1)
@@ -140,10 +162,18 @@ class Harm(NamedTuple):
 
 
 HARMS = [
-    Harm("cut short", lambda file: file.write_bytes(file.read_bytes()[:-5]), r"truncated, damaged .* delete the file"),
+    Harm(
+        "cut short",
+        lambda file: file.write_bytes(file.read_bytes()[:-5]),
+        r"truncated, damaged .* delete the file",
+    ),
     Harm("emptied", lambda file: file.write_bytes(b""), r"truncated, damaged"),
     Harm("text", lambda file: file.write_text("hello" * 99), r"truncated, damaged"),
-    Harm("another's", lambda file: file.write_bytes((file.parent / "expert-0002.safetensors").read_bytes()), r"is not expert number 1"),
+    Harm(
+        "another's",
+        lambda file: file.write_bytes((file.parent / "expert-0002.safetensors").read_bytes()),
+        r"is not expert number 1",
+    ),
     Harm("of no kind", lambda file: write_plain(file), r"was not written by pseudocore"),
 ]
 
@@ -168,13 +198,18 @@ def test_networks_of_another_size_are_refused(buffer: ExpertFolder, problem: Pro
         buffer.mapped(problem)
 
 
-# --- what fits --------------------------------------------------------------------------------------------------------
+# --- what fits
+# --------------------------------------------------------------------------------------------------------
 
 
-def test_experts_of_other_data_model_or_preprocessing_do_not_fit(buffer: ExpertFolder, problem: Problem) -> None:
+def test_experts_of_other_data_model_or_preprocessing_do_not_fit(
+    buffer: ExpertFolder, problem: Problem
+) -> None:
     data = problem.data
     other = Dataset("other", Examples(data.train.x + 1, data.train.y), data.test, 2)
-    with pytest.raises(RunError, match=r"do not fit: they were trained on other data, 'dozen' and not this 'other'"):
+    with pytest.raises(
+        RunError, match=r"do not fit: they were trained on other data, 'dozen' and not this 'other'"
+    ):
         buffer.mapped(replace(problem, data=other))
     with pytest.raises(RunError, match=r"do not fit: model\.num_parameters: stored 8, given 11"):
         buffer.mapped(replace(problem, model=_Named(11)))  # type: ignore[arg-type]
@@ -213,7 +248,8 @@ def test_the_command_that_trains_on(buffer: ExpertFolder) -> None:
     assert buffer.command(9) == "pseudocore experts dozen --out 'my buffer' --epochs 9"
 
 
-# --- the folder -------------------------------------------------------------------------------------------------------
+# --- the folder
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_opening_what_is_no_buffer(tmp_path: Path, problem: Problem) -> None:
@@ -226,15 +262,22 @@ def test_opening_what_is_no_buffer(tmp_path: Path, problem: Problem) -> None:
     with pytest.raises(RunError, match="holds no experts: it has no manifest"):
         ExpertFolder.open(tmp_path / "empty")
     Run.create(tmp_path / "run", {"seed": 0}).close()
-    with pytest.raises(RunError, match=r"is not a folder of experts: its manifest.json says 'pseudocore run'"):
+    with pytest.raises(
+        RunError, match=r"is not a folder of experts: its manifest.json says 'pseudocore run'"
+    ):
         ExpertFolder.open(tmp_path / "run")
     ExpertFolder.create(tmp_path / "begun", identity(problem)).close()
-    with pytest.raises(RunError, match="is not the manifest of a run of pseudocore, but of 'pseudocore experts'"):
+    with pytest.raises(
+        RunError, match="is not the manifest of a run of pseudocore, but of 'pseudocore experts'"
+    ):
         Run.open(tmp_path / "begun")
     with pytest.raises(ArtifactError, match="holds no experts yet"):
         ExpertFolder.open(tmp_path / "begun").mapped(problem)
     (tmp_path / "begun/manifest.json").write_text('{"kind": "pseudocore experts", "schema": 1}')
-    with pytest.raises(RunError, match=r"begun/manifest\.json is damaged: it does not say .* what the experts were trained on"):
+    with pytest.raises(
+        RunError,
+        match=r"begun/manifest\.json is damaged: it does not say .* what the experts were trained on",
+    ):
         ExpertFolder.open(tmp_path / "begun")
 
 
@@ -253,10 +296,13 @@ def test_a_buffer_trained_alike_is_gone_on_with(buffer: ExpertFolder, problem: P
     assert ExpertFolder.is_alike(buffer.path, identity(problem, data="another name of the same"))
 
 
-def test_a_buffer_trained_otherwise_is_not_mixed_with(buffer: ExpertFolder, problem: Problem) -> None:
+def test_a_buffer_trained_otherwise_is_not_mixed_with(
+    buffer: ExpertFolder, problem: Problem
+) -> None:
     other = identity(problem, training={"lr": 0.02}, seed=1)
     with pytest.raises(
-        RunError, match=r"trained otherwise \(training.lr: stored 0.01, given 0.02; seed: stored 0, given 1\); pass --overwrite"
+        RunError,
+        match=r"trained otherwise \(training.lr: stored 0.01, given 0.02; seed: stored 0, given 1\); pass --overwrite",
     ):
         ExpertFolder.create(buffer.path, other)
     assert not ExpertFolder.is_alike(buffer.path, other)
@@ -272,7 +318,11 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, problem: Problem) -> Non
     (tmp_path / "photos" / "cat.png").write_text("")
     Run.create(tmp_path / "run", {"seed": 0}).close()
     (tmp_path / "file").write_text("")
-    for name, words in {"photos": "holds no experts", "run": "holds no experts", "file": "is a file"}.items():
+    for name, words in {
+        "photos": "holds no experts",
+        "run": "holds no experts",
+        "file": "is a file",
+    }.items():
         for overwrite in (False, True):
             with pytest.raises(RunError, match=words):
                 ExpertFolder.create(tmp_path / name, identity(problem), overwrite=overwrite)
@@ -280,7 +330,10 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, problem: Problem) -> Non
 
 def test_shards_without_a_manifest_are_not_adopted(buffer: ExpertFolder, problem: Problem) -> None:
     (buffer.path / "manifest.json").unlink()
-    with pytest.raises(RunError, match=r"holds expert-0000.safetensors of experts that have lost their manifest.json; pass --overwrite"):
+    with pytest.raises(
+        RunError,
+        match=r"holds expert-0000.safetensors of experts that have lost their manifest.json; pass --overwrite",
+    ):
         ExpertFolder.create(buffer.path, identity(problem))
     assert not ExpertFolder.is_alike(buffer.path, identity(problem))
     with ExpertFolder.create(buffer.path, identity(problem), overwrite=True) as folder:
@@ -296,16 +349,26 @@ def test_one_writer_at_a_time(buffer: ExpertFolder, problem: Problem) -> None:
     ExpertFolder.create(buffer.path, identity(problem)).close()
 
 
-def test_a_full_disk_leaves_what_was_there(buffer: ExpertFolder, full_disk: AbstractContextManager[None]) -> None:
+def test_a_full_disk_leaves_what_was_there(
+    buffer: ExpertFolder, full_disk: AbstractContextManager[None]
+) -> None:
     before = {file.name: file.read_bytes() for file in buffer.path.iterdir()}
-    with full_disk, pytest.raises(RunError, match=r"cannot write .*expert-0001.safetensors: no space left on device"):
+    with (
+        full_disk,
+        pytest.raises(
+            RunError, match=r"cannot write .*expert-0001.safetensors: no space left on device"
+        ),
+    ):
         buffer.write(1, kept(9))
     assert {file.name: file.read_bytes() for file in buffer.path.iterdir()} == before
 
 
 def test_more_than_the_disk_holds_is_refused_before_training(buffer: ExpertFolder) -> None:
     buffer.reserve(10)
-    with pytest.raises(RunError, match=r"the experts take \d+ MiB more, but .* MiB free; keep fewer \(--num, --epochs\)"):
+    with pytest.raises(
+        RunError,
+        match=r"the experts take \d+ MiB more, but .* MiB free; keep fewer \(--num, --epochs\)",
+    ):
         buffer.reserve(2**60)
 
 

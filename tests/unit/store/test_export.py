@@ -23,7 +23,13 @@ def pictures(channels: int = 3, *, soft: bool = False, num: int = 3) -> Coreset:
 
 
 def test_npz_round_trip_without_pickle(tmp_path: Path) -> None:
-    coreset = Coreset(torch.randn(3, 2), torch.tensor([0, 1, 1]), torch.ones(3), torch.tensor([7, 8, 9]), {"seed": 1})
+    coreset = Coreset(
+        torch.randn(3, 2),
+        torch.tensor([0, 1, 1]),
+        torch.ones(3),
+        torch.tensor([7, 8, 9]),
+        {"seed": 1},
+    )
     export_npz(coreset, tmp_path / "c.npz")
     with np.load(tmp_path / "c.npz", allow_pickle=False) as archive:
         assert set(archive) == {"x", "y", "weight", "indices", "provenance"}
@@ -84,7 +90,9 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_full_disk_leaves_no_half_export(tmp_path: Path, full_disk: AbstractContextManager[None]) -> None:
+def test_a_full_disk_leaves_no_half_export(
+    tmp_path: Path, full_disk: AbstractContextManager[None]
+) -> None:
     with full_disk:
         with pytest.raises(RunError, match="no space left on device"):
             export_pngs(pictures(), tmp_path / "pictures")

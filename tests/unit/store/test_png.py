@@ -13,7 +13,12 @@ from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.store import png
 
 
-@given(height=st.integers(1, 40), width=st.integers(1, 40), colour=st.booleans(), seed=st.integers(0, 9))
+@given(
+    height=st.integers(1, 40),
+    width=st.integers(1, 40),
+    colour=st.booleans(),
+    seed=st.integers(0, 9),
+)
 @settings(max_examples=40, deadline=None)
 def test_pillow_reads_what_was_encoded(height: int, width: int, colour: bool, seed: int) -> None:
     shape = (height, width, 3) if colour else (height, width)
@@ -25,7 +30,9 @@ def test_pillow_reads_what_was_encoded(height: int, width: int, colour: bool, se
 
 
 def test_a_transposed_view_is_encoded_as_it_looks() -> None:
-    image = np.arange(24, dtype=np.uint8).reshape(3, 2, 4).transpose(1, 2, 0)  # (2, 4, 3), not contiguous
+    image = (
+        np.arange(24, dtype=np.uint8).reshape(3, 2, 4).transpose(1, 2, 0)
+    )  # (2, 4, 3), not contiguous
     with Image.open(io.BytesIO(png.encode(image))) as picture:
         assert np.array_equal(np.asarray(picture), image)
 
@@ -47,8 +54,12 @@ def test_what_is_no_picture_is_refused(image: np.ndarray) -> None:
 
 def test_every_grey_level_survives_and_the_rest_is_clipped() -> None:
     levels = torch.arange(256, dtype=torch.uint8)
-    assert np.array_equal(png.to_uint8((levels.float() / 255).reshape(1, 1, 16, 16)).reshape(-1), levels.numpy())
-    assert png.to_uint8(torch.tensor([-3.0, 1.5, 0.5 / 255 + 1e-4, 0.5 / 255 - 1e-4]).reshape(1, 1, 1, 4)).tolist() == [[[0, 255, 1, 0]]]
+    assert np.array_equal(
+        png.to_uint8((levels.float() / 255).reshape(1, 1, 16, 16)).reshape(-1), levels.numpy()
+    )
+    assert png.to_uint8(
+        torch.tensor([-3.0, 1.5, 0.5 / 255 + 1e-4, 0.5 / 255 - 1e-4]).reshape(1, 1, 1, 4)
+    ).tolist() == [[[0, 255, 1, 0]]]
 
 
 def test_channels_go_last() -> None:

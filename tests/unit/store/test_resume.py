@@ -9,19 +9,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudocore.core import loop, tree
+from pseudocore.core import tree
 from pseudocore.core.errors import ArtifactError, RunError
-from pseudocore.store.artifact import write_tensors
+from pseudocore.runtime import loop
+from pseudocore.store.coreset_file import write_tensors
 from pseudocore.store.runs import Run
 
-CONFIG: dict[str, Any] = {"seed": 0, "method": {"name": "bpc-fkl", "image_lr": 0.01, "clip": math.nan, "sizes": (1, 2)}}
+CONFIG: dict[str, Any] = {
+    "seed": 0,
+    "method": {"name": "bpc-fkl", "image_lr": 0.01, "clip": math.nan, "sizes": (1, 2)},
+}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
-# --- resuming -------------------------------------------------------------------------------------------------------
+# --- resuming
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_resume_of_nothing_starts_anew(tmp_path: Path) -> None:
@@ -52,9 +61,28 @@ def test_resume_of_a_finished_run_says_so_and_changes_nothing(tmp_path: Path) ->
 
 
 def test_resume_with_another_configuration_lists_every_difference(tmp_path: Path) -> None:
-    Run.create(tmp_path, {"image_lr": 0.01, "steps": 5, "old": "a", "flag": True, "method": {"clip": math.nan, "depth": 3}}).close()
+    Run.create(
+        tmp_path,
+        {
+            "image_lr": 0.01,
+            "steps": 5,
+            "old": "a",
+            "flag": True,
+            "method": {"clip": math.nan, "depth": 3},
+        },
+    ).close()
     with pytest.raises(RunError) as caught:
-        Run.create(tmp_path, {"image_lr": 0.02, "steps": 5, "new": [1], "flag": 1, "method": {"clip": math.nan, "depth": 4}}, resume=True)
+        Run.create(
+            tmp_path,
+            {
+                "image_lr": 0.02,
+                "steps": 5,
+                "new": [1],
+                "flag": 1,
+                "method": {"clip": math.nan, "depth": 4},
+            },
+            resume=True,
+        )
     message = str(caught.value)
     for part in (
         "image_lr: stored 0.01, given 0.02",
@@ -67,7 +95,9 @@ def test_resume_with_another_configuration_lists_every_difference(tmp_path: Path
         assert part in message
     assert "steps" not in message
     assert "clip" not in message
-    assert Run.create(tmp_path, CONFIG, overwrite=True).config["seed"] == 0  # the refusal let go of the lock
+    assert (
+        Run.create(tmp_path, CONFIG, overwrite=True).config["seed"] == 0
+    )  # the refusal let go of the lock
 
 
 def test_a_run_of_a_later_version_is_named(tmp_path: Path) -> None:
@@ -83,7 +113,11 @@ def test_a_run_of_a_later_version_is_named(tmp_path: Path) -> None:
 
 def test_open_refuses_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for name, message in {"missing": "there is no folder", "file": "is a file", ".": r"holds no manifest\.json"}.items():
+    for name, message in {
+        "missing": "there is no folder",
+        "file": "is a file",
+        ".": r"holds no manifest\.json",
+    }.items():
         with pytest.raises(RunError, match=message):
             Run.open(tmp_path / name)
     run = Run.create(tmp_path / "run", CONFIG)
@@ -96,7 +130,8 @@ def test_open_refuses_what_is_no_run(tmp_path: Path) -> None:
         Run.open(run.path)
 
 
-# --- checkpoints ----------------------------------------------------------------------------------------------------
+# --- checkpoints
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_torn_checkpoint_is_kept_and_the_way_out_named(tmp_path: Path) -> None:
@@ -105,7 +140,9 @@ def test_a_torn_checkpoint_is_kept_and_the_way_out_named(tmp_path: Path) -> None
     file = tmp_path / "checkpoint.safetensors"
     torn = file.read_bytes()[:-7]
     file.write_bytes(torn)
-    with pytest.raises(ArtifactError, match="delete the file to restart from the beginning, or pass --overwrite"):
+    with pytest.raises(
+        ArtifactError, match="delete the file to restart from the beginning, or pass --overwrite"
+    ):
         run.checkpoints.load()
     assert file.read_bytes() == torn
     run.checkpoints.clear()
@@ -115,7 +152,12 @@ def test_a_torn_checkpoint_is_kept_and_the_way_out_named(tmp_path: Path) -> None
 
 def test_a_checkpoint_without_a_step_is_refused(tmp_path: Path) -> None:
     run = Run.create(tmp_path, CONFIG)
-    write_tensors(run.checkpoints.path, {}, kind="checkpoint", header={"config": run.checkpoints.config_digest})
+    write_tensors(
+        run.checkpoints.path,
+        {},
+        kind="checkpoint",
+        header={"config": run.checkpoints.config_digest},
+    )
     with pytest.raises(ArtifactError, match="does not say which step"):
         run.checkpoints.load()
 
@@ -124,16 +166,23 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> Non
     one = Run.create(tmp_path / "one", CONFIG)
     two = Run.create(tmp_path / "two", {**CONFIG, "seed": 1})
     one.checkpoints.save(5, {"x": torch.ones(1)})
-    (tmp_path / "one" / "checkpoint.safetensors").rename(tmp_path / "two" / "checkpoint.safetensors")
+    (tmp_path / "one" / "checkpoint.safetensors").rename(
+        tmp_path / "two" / "checkpoint.safetensors"
+    )
     with pytest.raises(RunError, match="made with another configuration"):
         two.checkpoints.load()
 
 
-def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, full_disk: AbstractContextManager[None]) -> None:
+def test_a_full_disk_keeps_the_last_checkpoint(
+    tmp_path: Path, full_disk: AbstractContextManager[None]
+) -> None:
     run = Run.create(tmp_path, CONFIG)
     run.checkpoints.save(5, {"x": torch.ones(1)})
 
-    with full_disk, pytest.raises(RunError, match="no space left on device; what was saved before is intact"):
+    with (
+        full_disk,
+        pytest.raises(RunError, match="no space left on device; what was saved before is intact"),
+    ):
         run.checkpoints.save(6, {"x": torch.zeros(1)})
     assert (run.checkpoints.load() or (0,))[0] == 5
 
@@ -149,7 +198,9 @@ class State(NamedTuple):
 
 
 def test_checkpoints_serve_the_loop(tmp_path: Path) -> None:
-    """The protocol of `core.loop`: what `tree.flatten` gives comes back to `unflatten`, tensors shared between parts included."""
+    """The protocol of `core.loop`: what `tree.flatten` gives comes back to `unflatten`, tensors
+    shared between parts included.
+    """
     shared = torch.tensor(0.1, dtype=torch.float64)
     state = State(torch.arange(6.0).reshape(2, 3).T, Moments(shared, shared))
     keep: loop.Checkpoints = Run.create(tmp_path, CONFIG).checkpoints
@@ -162,7 +213,8 @@ def test_checkpoints_serve_the_loop(tmp_path: Path) -> None:
     assert torch.equal(back.moments.second, shared)
 
 
-# --- metrics --------------------------------------------------------------------------------------------------------
+# --- metrics
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_resumed_runs_metrics_equal_an_uninterrupted_ones(tmp_path: Path) -> None:
@@ -177,7 +229,9 @@ def test_a_resumed_runs_metrics_equal_an_uninterrupted_ones(tmp_path: Path) -> N
     broken.truncate_metrics(2)
     for step in (3, 4):
         broken.log(step, {"loss": 1 / step})
-    assert (broken.path / "metrics.jsonl").read_bytes() == (straight.path / "metrics.jsonl").read_bytes()
+    assert (broken.path / "metrics.jsonl").read_bytes() == (
+        straight.path / "metrics.jsonl"
+    ).read_bytes()
     assert broken.metrics() == [{"step": step, "loss": 1 / step} for step in (1, 2, 3, 4)]
 
 
@@ -202,7 +256,9 @@ def test_truncating_to_the_beginning_and_truncating_nothing(tmp_path: Path) -> N
 def test_lines_are_json_to_any_reader_and_there_at_once(tmp_path: Path) -> None:
     run = Run.create(tmp_path, CONFIG)
     run.log(1, {"loss": math.nan, "norm": math.inf})
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": "NaN", "norm": "Infinity"}\n'
+    assert (
+        tmp_path / "metrics.jsonl"
+    ).read_text() == '{"step": 1, "loss": "NaN", "norm": "Infinity"}\n'
 
 
 def test_damage_in_the_middle_of_the_metrics_is_named(tmp_path: Path) -> None:

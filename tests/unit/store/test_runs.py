@@ -18,7 +18,10 @@ from pseudocore.core.types import Coreset
 from pseudocore.store import toml
 from pseudocore.store.runs import Run
 
-CONFIG: dict[str, Any] = {"seed": 0, "method": {"name": "bpc-fkl", "image_lr": 0.01, "clip": math.nan, "sizes": (1, 2)}}
+CONFIG: dict[str, Any] = {
+    "seed": 0,
+    "method": {"name": "bpc-fkl", "image_lr": 0.01, "clip": math.nan, "sizes": (1, 2)},
+}
 
 
 def coreset() -> Coreset:
@@ -26,10 +29,15 @@ def coreset() -> Coreset:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
-# --- a life ---------------------------------------------------------------------------------------------------------
+# --- a life
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_whole_life(tmp_path: Path) -> None:
@@ -83,7 +91,10 @@ def test_evaluations(tmp_path: Path) -> None:
     run.save_evaluation("hmc-1.5", {"accuracy": {"mean": 0.5, "sd": math.inf}})
     Run.open(tmp_path).save_evaluation("sgd", {"accuracy": {"mean": 1}})
     run.save_evaluation("sgd", {"accuracy": {"mean": 2}})
-    assert run.evaluations() == {"hmc-1.5": {"accuracy": {"mean": 0.5, "sd": math.inf}}, "sgd": {"accuracy": {"mean": 2}}}
+    assert run.evaluations() == {
+        "hmc-1.5": {"accuracy": {"mean": 0.5, "sd": math.inf}},
+        "sgd": {"accuracy": {"mean": 2}},
+    }
     for name in ("", "../escape", "a/b", ".hidden", "a b"):
         with pytest.raises(ConfigError, match="cannot name an evaluation"):
             run.save_evaluation(name, {})
@@ -102,7 +113,8 @@ def test_continual_results_are_kept_beside_evaluations(tmp_path: Path) -> None:
         run.save_continual("a/b", {})
 
 
-# --- who may create -------------------------------------------------------------------------------------------------
+# --- who may create
+# -------------------------------------------------------------------------------------------------
 
 
 def test_an_existing_run_is_neither_continued_nor_replaced_by_accident(tmp_path: Path) -> None:
@@ -116,7 +128,9 @@ def test_an_existing_run_is_neither_continued_nor_replaced_by_accident(tmp_path:
 
 
 @pytest.mark.parametrize("flags", [{}, {"resume": True}, {"overwrite": True}])
-@pytest.mark.parametrize("file", ["thesis.tex", "manifest.json", "config.toml", "coreset.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["thesis.tex", "manifest.json", "config.toml", "coreset.safetensors"]
+)
 def test_a_strangers_folder_is_left_alone(tmp_path: Path, flags: dict[str, Any], file: str) -> None:
     (tmp_path / file).write_text('{"name": "somebody\'s web app", "status": "fine", "schema": 1}')
     before = contents(tmp_path)
@@ -131,7 +145,9 @@ def test_a_folder_of_experts_is_left_alone(tmp_path: Path, flags: dict[str, Any]
     (tmp_path / ".pseudocore.lock").touch()
     manifest = json.dumps({"kind": "pseudocore experts", "schema": 1, "identity": {}})
     (tmp_path / "manifest.json").write_text(manifest)
-    with pytest.raises(RunError, match="not empty and holds no run of pseudocore; its files are left alone"):
+    with pytest.raises(
+        RunError, match="not empty and holds no run of pseudocore; its files are left alone"
+    ):
         Run.create(tmp_path, {"method": "uniform"}, **flags)
     assert (tmp_path / "manifest.json").read_text() == manifest
 
@@ -147,7 +163,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"file": b"mine"}
 
 
-def test_a_full_disk_at_birth_can_be_tried_again(tmp_path: Path, full_disk: AbstractContextManager[None]) -> None:
+def test_a_full_disk_at_birth_can_be_tried_again(
+    tmp_path: Path, full_disk: AbstractContextManager[None]
+) -> None:
     with full_disk, pytest.raises(RunError, match="no space left on device"):
         Run.create(tmp_path, CONFIG)
     assert Run.create(tmp_path, CONFIG, resume=True).manifest["status"] == "running"
@@ -171,7 +189,14 @@ def test_overwrite_removes_ours_and_keeps_the_rest(tmp_path: Path) -> None:
     assert new.evaluations() == new.continual() == {}
     new.save_coreset(coreset())
     new.finish("finished")
-    left = [".pseudocore.lock", "config.toml", "coreset.safetensors", "evaluations/plot.png", "manifest.json", "notes.txt"]
+    left = [
+        ".pseudocore.lock",
+        "config.toml",
+        "coreset.safetensors",
+        "evaluations/plot.png",
+        "manifest.json",
+        "notes.txt",
+    ]
     assert sorted(contents(tmp_path)) == left
 
 
@@ -185,7 +210,9 @@ def replaced_run(path: Path) -> dict[str, bytes]:
     return contents(path)
 
 
-def test_a_replacement_that_fails_before_its_first_checkpoint_gives_way(tmp_path: Path, full_disk: AbstractContextManager[None]) -> None:
+def test_a_replacement_that_fails_before_its_first_checkpoint_gives_way(
+    tmp_path: Path, full_disk: AbstractContextManager[None]
+) -> None:
     before = replaced_run(tmp_path)
     with Run.create(tmp_path, {"seed": 1}, overwrite=True) as run:
         run.log(1, {"loss": 2})
@@ -196,10 +223,14 @@ def test_a_replacement_that_fails_before_its_first_checkpoint_gives_way(tmp_path
     assert contents(tmp_path) == before
 
 
-def test_a_replacement_killed_at_any_rename_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_killed_at_any_rename_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = replaced_run(tmp_path)
     replace, num_files = os.replace, len(before) - 1  # the lock stays
-    for last in range(num_files + 3):  # beyond the old files: the new configuration, the new manifest, and then a first line
+    for last in range(
+        num_files + 3
+    ):  # beyond the old files: the new configuration, the new manifest, and then a first line
         calls = iter(range(last))
 
         def dying(source: Any, target: Any, calls: Any = calls) -> None:
@@ -208,7 +239,9 @@ def test_a_replacement_killed_at_any_rename_gives_way(tmp_path: Path, monkeypatc
             replace(source, target)
 
         with monkeypatch.context() as patch:
-            patch.setattr("pseudocore.store.runs.settle", lambda path: False)  # a killed process puts nothing back
+            patch.setattr(
+                "pseudocore.store.runs.settle", lambda path: False
+            )  # a killed process puts nothing back
             patch.setattr(os, "replace", dying)
             try:
                 Run.create(tmp_path, {"seed": 1}, overwrite=True).log(1, {"loss": 2})
@@ -226,11 +259,20 @@ def test_a_replacement_with_a_checkpoint_goes_on_and_then_takes_the_place(tmp_pa
         new.checkpoints.save(1, {"x": torch.ones(2)})
         new.finish("interrupted")
         assert not new.gave_way
-        assert contents(tmp_path / ".replaced").keys() >= {"coreset.safetensors", "manifest.json", "evaluations/hmc.json"}
+        assert contents(tmp_path / ".replaced").keys() >= {
+            "coreset.safetensors",
+            "manifest.json",
+            "evaluations/hmc.json",
+        }
     again = Run.create(tmp_path, {"seed": 1}, resume=True)
     again.save_coreset(coreset())
     again.finish("finished")
-    assert sorted(contents(tmp_path)) == [".pseudocore.lock", "config.toml", "coreset.safetensors", "manifest.json"]
+    assert sorted(contents(tmp_path)) == [
+        ".pseudocore.lock",
+        "config.toml",
+        "coreset.safetensors",
+        "manifest.json",
+    ]
 
 
 def test_remains_without_a_manifest_are_not_taken_for_nothing(tmp_path: Path) -> None:
@@ -246,7 +288,8 @@ def test_remains_without_a_manifest_are_not_taken_for_nothing(tmp_path: Path) ->
     assert not (tmp_path / "coreset.safetensors").exists()
 
 
-# --- two at once ----------------------------------------------------------------------------------------------------
+# --- two at once
+# ----------------------------------------------------------------------------------------------------
 
 HOLDER = """
 import sys, time
@@ -259,7 +302,9 @@ time.sleep(60)
 
 def test_one_writer_at_a_time_and_a_killed_one_lets_go(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, env=environment) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, env=environment
+    ) as holder:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"holding\n"

@@ -1,4 +1,6 @@
-"""The shelf: what was put there is found again by its description alone, and nothing on it can stop a run."""
+"""The shelf: what was put there is found again by its description alone, and nothing on it can stop
+a run.
+"""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -7,9 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudocore.store.shelf import ShelfFolder, user_shelf
+from pseudocore.store.cache import ShelfFolder, user_cache
 
-WHAT = {"kind": "network", "seed": 3, "recipe": {"epochs": 2, "step_size": None}, "stream": [0, "pretrain"]}
+WHAT = {
+    "kind": "network",
+    "seed": 3,
+    "recipe": {"epochs": 2, "step_size": None},
+    "stream": [0, "pretrain"],
+}
 TENSORS = {"theta": torch.arange(5.0), "forgotten": torch.tensor([1, 0])}
 
 
@@ -18,26 +25,29 @@ def test_what_was_kept_comes_back(tmp_path: Path) -> None:
     found = ShelfFolder(tmp_path / "a" / "b").load(dict(reversed(WHAT.items())))
     assert found is not None
     assert found.keys() == TENSORS.keys()
-    assert all(torch.equal(found[name], TENSORS[name]) and found[name].dtype == TENSORS[name].dtype for name in found)
+    assert all(
+        torch.equal(found[name], TENSORS[name]) and found[name].dtype == TENSORS[name].dtype
+        for name in found
+    )
 
 
 def test_only_under_its_own_description(tmp_path: Path) -> None:
-    shelf = ShelfFolder(tmp_path)
-    assert shelf.load(WHAT) is None
-    shelf.save(WHAT, TENSORS)
-    assert shelf.load({**WHAT, "seed": 4}) is None
+    cache = ShelfFolder(tmp_path)
+    assert cache.load(WHAT) is None
+    cache.save(WHAT, TENSORS)
+    assert cache.load({**WHAT, "seed": 4}) is None
     (file,) = tmp_path.iterdir()
-    shelf.save({**WHAT, "seed": 4}, TENSORS)
+    cache.save({**WHAT, "seed": 4}, TENSORS)
     (other,) = set(tmp_path.iterdir()) - {file}
     other.write_bytes(file.read_bytes())  # under another's name
-    assert shelf.load({**WHAT, "seed": 4}) is None
+    assert cache.load({**WHAT, "seed": 4}) is None
 
 
 def test_the_later_one_stays(tmp_path: Path) -> None:
-    shelf = ShelfFolder(tmp_path)
-    shelf.save(WHAT, TENSORS)
-    shelf.save(WHAT, {"theta": torch.ones(2)})
-    found = shelf.load(WHAT)
+    cache = ShelfFolder(tmp_path)
+    cache.save(WHAT, TENSORS)
+    cache.save(WHAT, {"theta": torch.ones(2)})
+    found = cache.load(WHAT)
     assert found is not None
     assert list(found) == ["theta"]
 
@@ -48,29 +58,33 @@ def test_another_torch_is_another_thing(tmp_path: Path, monkeypatch: pytest.Monk
     assert ShelfFolder(tmp_path).load(WHAT) is None
 
 
-def test_other_code_of_ours_makes_another_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_of_ours_makes_another_thing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ShelfFolder(tmp_path).save(WHAT, TENSORS)
-    monkeypatch.setattr("pseudocore.store.shelf._code", lambda: "that of another version")
+    monkeypatch.setattr("pseudocore.store.cache._code", lambda: "that of another version")
     assert ShelfFolder(tmp_path).load(WHAT) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None])
-def test_a_damaged_file_counts_as_absent_and_is_replaced(tmp_path: Path, damage: bytes | None) -> None:
-    shelf = ShelfFolder(tmp_path)
-    shelf.save(WHAT, TENSORS)
+def test_a_damaged_file_counts_as_absent_and_is_replaced(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    cache = ShelfFolder(tmp_path)
+    cache.save(WHAT, TENSORS)
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-3] if damage is None else damage)
-    assert shelf.load(WHAT) is None
-    shelf.save(WHAT, TENSORS)
-    assert shelf.load(WHAT) is not None
+    assert cache.load(WHAT) is None
+    cache.save(WHAT, TENSORS)
+    assert cache.load(WHAT) is not None
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    shelf = ShelfFolder(tmp_path / "file" / "shelf")
-    shelf.save(WHAT, TENSORS)
-    assert shelf.load(WHAT) is None
-    with shelf.turn(WHAT), shelf.turn(WHAT):  # nobody waits for a turn that cannot be had
+    cache = ShelfFolder(tmp_path / "file" / "shelf")
+    cache.save(WHAT, TENSORS)
+    assert cache.load(WHAT) is None
+    with cache.lock(WHAT), cache.lock(WHAT):  # nobody waits for a turn that cannot be had
         pass
 
 
@@ -78,12 +92,12 @@ def test_one_at_a_time_makes_a_thing_and_the_others_find_it(tmp_path: Path) -> N
     made = []
 
     def need() -> None:
-        shelf = ShelfFolder(tmp_path)  # as another process would have its own
-        with shelf.turn(WHAT):
-            if shelf.load(WHAT) is None:
+        cache = ShelfFolder(tmp_path)  # as another process would have its own
+        with cache.lock(WHAT):
+            if cache.load(WHAT) is None:
                 time.sleep(0.05)  # the others come in the meantime
                 made.append(1)
-                shelf.save(WHAT, TENSORS)
+                cache.save(WHAT, TENSORS)
 
     with ThreadPoolExecutor(4) as workers:
         list(workers.map(lambda _: need(), range(4)))
@@ -91,17 +105,17 @@ def test_one_at_a_time_makes_a_thing_and_the_others_find_it(tmp_path: Path) -> N
 
 
 def test_turns_at_two_things_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    shelf = ShelfFolder(tmp_path)
-    with shelf.turn(WHAT), shelf.turn({**WHAT, "seed": 4}):
+    cache = ShelfFolder(tmp_path)
+    with cache.lock(WHAT), cache.lock({**WHAT, "seed": 4}):
         pass
 
 
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PSEUDOCORE_CACHE", "/a/b")
     monkeypatch.setenv("XDG_CACHE_HOME", "/c")
-    assert user_shelf().path == Path("/a/b")
+    assert user_cache().path == Path("/a/b")
     monkeypatch.delenv("PSEUDOCORE_CACHE")
-    assert user_shelf().path == Path("/c/pseudocore")
+    assert user_cache().path == Path("/c/pseudocore")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
-    assert user_shelf().path == Path("/home/someone/.cache/pseudocore")
+    assert user_cache().path == Path("/home/someone/.cache/pseudocore")

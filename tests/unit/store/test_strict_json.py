@@ -36,7 +36,14 @@ def test_what_computations_hand_over_becomes_plain() -> None:
         "n": np.float64("nan"),
         "b": np.bool_(True),
     }
-    assert json.loads(strict_json.encode(value)) == {"1": 0.5, "t": 3, "p": "a/b", "s": [1, 2], "n": "NaN", "b": True}
+    assert json.loads(strict_json.encode(value)) == {
+        "1": 0.5,
+        "t": 3,
+        "p": "a/b",
+        "s": [1, 2],
+        "n": "NaN",
+        "b": True,
+    }
 
 
 def test_what_has_no_plain_form_is_an_error() -> None:

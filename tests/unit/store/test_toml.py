@@ -1,4 +1,6 @@
-"""What `dumps` writes, the standard library reads back equal; what cannot be read is refused with file and line."""
+"""What `dumps` writes, the standard library reads back equal; what cannot be read is refused with
+file and line.
+"""
 
 import math
 import tomllib
@@ -14,7 +16,11 @@ from pseudocore.store import toml
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 scalars = texts | st.integers() | st.floats() | st.booleans()
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
 tables = st.dictionaries(texts, values, max_size=5)
 
 
@@ -27,14 +33,32 @@ def identical(one: Any, other: Any) -> bool:
     if isinstance(one, list):
         return len(one) == len(other) and all(map(identical, one, other))
     if isinstance(one, float):
-        return (math.isnan(one) and math.isnan(other)) or (one == other and math.copysign(1, one) == math.copysign(1, other))
+        return (math.isnan(one) and math.isnan(other)) or (
+            one == other and math.copysign(1, one) == math.copysign(1, other)
+        )
     return bool(one == other)
 
 
 @given(tables)
-@example({"a": math.inf, "b": -math.inf, "c": math.nan, "d": -0.0, "e": 1e16, "f": 5e-324, "g": 1e-05})
-@example({"": {"": ""}, "a.b": {"c d": 1}, '"': "\x00\x1f\x7f\x85\u2028\r\n\t\b\\\"'", "ключ": "значение"})
-@example({"t": {"u": {"v": {}}}, "after": 1, "empty": {}, "list": [[], [1, "x", [True]], [{"k": {"l": [1.0]}}]]})
+@example(
+    {"a": math.inf, "b": -math.inf, "c": math.nan, "d": -0.0, "e": 1e16, "f": 5e-324, "g": 1e-05}
+)
+@example(
+    {
+        "": {"": ""},
+        "a.b": {"c d": 1},
+        '"': "\x00\x1f\x7f\x85\u2028\r\n\t\b\\\"'",
+        "ключ": "значение",
+    }
+)
+@example(
+    {
+        "t": {"u": {"v": {}}},
+        "after": 1,
+        "empty": {},
+        "list": [[], [1, "x", [True]], [{"k": {"l": [1.0]}}]],
+    }
+)
 @settings(max_examples=300, deadline=None)
 def test_round_trip(table: dict[str, Any]) -> None:
     assert identical(tomllib.loads(toml.dumps(table)), table)
@@ -43,7 +67,12 @@ def test_round_trip(table: dict[str, Any]) -> None:
 
 def test_it_looks_like_a_person_wrote_it() -> None:
     config = {
-        "method": {"name": "bpc-fkl", "per_class": 10, "image_lr": 0.01, "inner": {"steps": [1, 2]}},
+        "method": {
+            "name": "bpc-fkl",
+            "per_class": 10,
+            "image_lr": 0.01,
+            "inner": {"steps": [1, 2]},
+        },
         "seed": 0,
         "whiten": True,
     }
@@ -108,5 +137,7 @@ def test_no_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 
 def test_read(tmp_path: Path) -> None:
-    (tmp_path / "preset.toml").write_text('# a comment\nname = "größe"\r\n[table]\nx = 1e-3\n', encoding="utf-8", newline="")
+    (tmp_path / "preset.toml").write_text(
+        '# a comment\nname = "größe"\r\n[table]\nx = 1e-3\n', encoding="utf-8", newline=""
+    )
     assert toml.read(tmp_path / "preset.toml") == {"name": "größe", "table": {"x": 0.001}}

@@ -1,0 +1,1 @@
+"""Corruptions of images in the style of CIFAR-10-C."""

@@ -1,0 +1,1 @@
+"""Pseudo-coresets built to match a posterior."""

@@ -1,0 +1,1 @@
+"""Dataset condensation: synthetic points for plain training."""

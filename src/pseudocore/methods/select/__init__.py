@@ -1,0 +1,1 @@
+"""Selectors: coresets of real training points."""

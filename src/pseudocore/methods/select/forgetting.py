@@ -1,0 +1,40 @@
+r"""Forgetting: the points a network forgets most often while it is trained.
+
+Toneva et al. (2019), "An empirical study of example forgetting during deep neural network
+learning". An example is forgotten when it is predicted right at one visit of training and wrong at
+the next; those forgotten most often are taken,
+
+$$ \#\{ t : \text{right at visit } t,\ \text{wrong at visit } t + 1 \} , $$
+
+with examples that were never right above all others. Chance decides between equal counts, of which
+there are many after few epochs.
+
+Cost: none beyond the pre-training, which counts.
+
+Deviations:
+  D1. Counts of one short pre-training (`pretrain_epochs`); the paper counts over 200 epochs and
+      several networks.
+"""
+
+from dataclasses import dataclass
+
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+from pseudocore.selection.budgets import Budget, choose, top
+from pseudocore.training.pretrain import Pretraining, pretrained
+
+
+@methods.register("forgetting", kind="select", paper="Toneva et al. 2019, arXiv 1812.05159")
+@dataclass(frozen=True, kw_only=True)
+class Forgetting(Pretraining, Budget):
+    """Points that a network forgets most often while it is trained."""
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+        counts = pretrained(problem, self, rng("pretrain")).forgotten.cpu()
+        return choose(
+            problem,
+            self,
+            lambda group: top(counts[group.members], group.num, rng("ties", group.label)),
+        )

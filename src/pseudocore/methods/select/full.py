@@ -1,0 +1,19 @@
+"""The whole training set as its own coreset: the ceiling that the others are measured against."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+
+
+@methods.register("full", kind="select", paper="baseline")
+@dataclass(frozen=True, kw_only=True)
+class Full:
+    """Every training point, weight 1."""
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+        return problem.subset(torch.arange(problem.num_train))

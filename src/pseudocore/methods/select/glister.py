@@ -1,0 +1,99 @@
+r"""Glister: points that a step of training on them would make others better predicted.
+
+Killamsetty, Sivasubramanian, Ramakrishnan, Iyer (2021), "GLISTER: generalization based data subset
+selection for efficient and robust learning", Eq. (5) and Algorithm 2. The next point is the one
+whose gradient $g_e$ points most along that of the loss $L_V$ of the examples $V$ that count, where
+one step on the points so far would lead,
+
+$$ e_{t+1} = \operatorname*{argmax}_e\, \langle \nabla_\theta L_V(\theta_t),\, g_e \rangle, \qquad
+   \theta_t = \theta - \eta \sum_{s \le t} g_{e_s} . $$
+
+`glister` takes the examples to be selected from as $V$, `glister-val` examples held out of the
+selection. For the last layer the step changes the logits of $V$ in closed form, by $-\eta(\langle
+\phi_v, \phi_e \rangle + 1)(p_e - y_e)$.
+
+Cost: each point is one pass over the features of its class and of V, O(n · h · classes).
+
+Deviations:
+  D1. Last layer only, at one trained network, chosen once, as in the tables of Shin et al. (2023).
+  D2. $\nabla L_V$ is taken anew for every point; the paper does so a few times in all.
+  D3. There is no third split: `glister-val` holds out a part of the training set, which the network
+      was trained on all the same.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.config import Positive
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+from pseudocore.selection.budgets import Budget, Group, Share, choose, hold_out
+from pseudocore.selection.last_layer_gradients import LastLayer, along, mean_gradient
+from pseudocore.training.pretrain import Pretraining, last_layer, pretrained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Pretraining, Budget):
+    """What both have in common."""
+
+    step_size: Positive = 0.1
+    """Length η of the step that a point's gradient stands for."""
+
+
+@methods.register("glister", kind="select", paper="Killamsetty et al. 2021, arXiv 2012.10630")
+@dataclass(frozen=True, kw_only=True)
+class Glister(Settings):
+    """Points on which a step of training helps the rest of their class most."""
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+        layer = last_layer(
+            problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics")
+        )
+        return choose(
+            problem,
+            self,
+            lambda group: _greedy(
+                layer.at(group.members), layer.at(group.members), group.num, self.step_size
+            ),
+        )
+
+
+@methods.register("glister-val", kind="select", paper="Killamsetty et al. 2021, arXiv 2012.10630")
+@dataclass(frozen=True, kw_only=True)
+class GlisterVal(Settings):
+    """Points on which a step of training helps examples held out of the selection most."""
+
+    validation: Share = 0.1
+    """Share of each class that is held out and judged by."""
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+        layer = last_layer(
+            problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics")
+        )
+
+        def rule(group: Group) -> Tensor:
+            rest, held_out = hold_out(group, self.validation, rng("validation"))
+            places = _greedy(layer.at(rest.members), layer.at(held_out), rest.num, self.step_size)
+            return torch.searchsorted(group.members, rest.members[places.cpu()])
+
+        return choose(problem, self, rule)
+
+
+def _greedy(candidates: LastLayer, judges: LastLayer, num: int, step_size: float) -> Tensor:
+    """Places (num,) of the candidates chosen, in order; ties go to the lowest."""
+    residual = candidates.residual
+    taken = torch.zeros_like(candidates.y, dtype=torch.bool)
+    chosen = []
+    for _ in range(num):
+        gain = along(candidates, mean_gradient(judges))
+        index = gain.masked_fill(taken, -torch.inf).argmax(0, keepdim=True)
+        taken[index] = True
+        chosen.append(index)
+        reach = judges.features @ candidates.features[index[0]] + 1  # <φ_v, φ_e> + 1
+        moved = judges.log_probs - step_size * reach.unsqueeze(1) * residual[index[0]]
+        judges = judges._replace(log_probs=moved.log_softmax(1))
+    return torch.cat(chosen)

@@ -1,0 +1,102 @@
+r"""GradMatch: weighted points whose gradients add up to the gradient of their class.
+
+Killamsetty, Sivasubramanian, Ramakrishnan, De, Iyer (2021), "GRAD-MATCH: gradient matching based
+data subset selection for efficient deep model training", Eq. (2) and Algorithm 2: orthogonal
+matching pursuit (`objectives/matching.py`) for
+
+$$ \min_{S,\, w \ge 0} \Big\lVert \sum_i g_i - \sum_{j \in S} w_j g_j \Big\rVert^2 + \lambda \lVert
+w \rVert^2 . $$
+
+`gradmatch` matches the gradient of the training examples, `gradmatch-val` that of examples held out
+of the selection.
+
+Cost: one pass over the features of its class and $O(n\,t)$ for the t-th point; t weights are solved
+for anew.
+
+Deviations:
+  D1. Gradients are those of the last layer at one trained network, and the points are chosen once,
+      as in the tables of Shin et al. (2023).
+  D2. $\lambda$ is `ridge` times the mean squared gradient norm, so that it means the same for every
+      network.
+  D3. The budget is always spent: a point that does not help keeps its place with weight 0. Weights
+      are scaled to sum to the class's size.
+  D4. There is no third split: `gradmatch-val` holds out a part of the training set, which the
+      network was trained on all the same.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.config import NonNegative
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+from pseudocore.objectives.matching import matching_pursuit
+from pseudocore.selection.budgets import Budget, Group, Share, choose, hold_out
+from pseudocore.selection.last_layer_gradients import LastLayer, along, mean_gradient, norms
+from pseudocore.training.pretrain import Pretraining, last_layer, pretrained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Pretraining, Budget):
+    """What both have in common."""
+
+    ridge: NonNegative = 0.5
+    """Pull of the weights towards zero, in units of the mean squared gradient norm."""
+
+
+@methods.register("gradmatch", kind="select", paper="Killamsetty et al. 2021, arXiv 2103.00123")
+@dataclass(frozen=True, kw_only=True)
+class GradMatch(Settings):
+    """Weighted points whose gradients add up to the gradient of their class."""
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+        layer = last_layer(
+            problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics")
+        )
+        return choose(problem, self, lambda group: _pursue(layer, group, group.members, self.ridge))
+
+
+@methods.register("gradmatch-val", kind="select", paper="Killamsetty et al. 2021, arXiv 2103.00123")
+@dataclass(frozen=True, kw_only=True)
+class GradMatchVal(Settings):
+    """Weighted points whose gradients add up to the gradient of examples held out of the selection."""
+
+    validation: Share = 0.1
+    """Share of each class that is held out and matched."""
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+        layer = last_layer(
+            problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics")
+        )
+
+        def rule(group: Group) -> tuple[Tensor, Tensor]:
+            rest, held_out = hold_out(group, self.validation, rng("validation"))
+            places, weight = _pursue(layer, rest, held_out, self.ridge)
+            return torch.searchsorted(group.members, rest.members[places.cpu()]), weight * len(
+                group.members
+            ) / len(rest.members)
+
+        return choose(problem, self, rule)
+
+
+def _pursue(layer: LastLayer, group: Group, matched: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    """Places among the group's members whose gradients add up to the mean of those `matched`, and
+    their weights.
+    """
+    atoms = layer.at(group.members)
+    residual, features = atoms.residual, atoms.features
+
+    def inner(index: Tensor) -> Tensor:
+        return (residual @ residual[index[0]]) * (features @ features[index[0]] + 1)
+
+    target = along(atoms, mean_gradient(layer.at(matched)))
+    places, weight = matching_pursuit(
+        inner, target, group.num, ridge=ridge * float(norms(atoms).square().mean())
+    )
+    if weight.sum() == 0:  # nothing to match, as where every gradient is zero
+        weight = torch.ones_like(weight)
+    return places, weight * (len(group.members) / weight.sum())

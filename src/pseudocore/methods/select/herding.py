@@ -1,0 +1,45 @@
+r"""Herding: points whose mean follows the mean of their class.
+
+Welling (2009), "Herding dynamical weights to learn"; as exemplar selection Rebuffi et al. (2017),
+"iCaRL", Algorithm 4. In each class, with $\mu$ the mean of its features $\phi$,
+
+$$ i_t = \operatorname*{argmin}_{i \text{ not yet taken}} \lVert \mu - \tfrac1t\big(\phi(x_i) +
+\sum_{s<t} \phi(x_{i_s})\big) \rVert . $$
+
+The first points are the best for every smaller budget. Cost: `per_class` passes over the features
+of each class, O(n · d · per_class).
+
+Deviations:
+  D1. Without replacement, so that a coreset never holds a point twice; Welling's dynamics may
+      revisit.
+  D2. Features are used as they are; iCaRL scales each to length 1.
+"""
+
+from dataclasses import dataclass
+
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+from pseudocore.selection import greedy
+from pseudocore.selection.budgets import Budget, choose
+from pseudocore.training.pretrain import Features, Pretraining, feature_map
+
+
+@methods.register(
+    "herding", kind="select", paper="Welling 2009; Rebuffi et al. 2017, arXiv 1611.07725"
+)
+@dataclass(frozen=True, kw_only=True)
+class Herding(Pretraining, Budget):
+    """Points of each class whose mean follows the class mean."""
+
+    features: Features = "inputs"
+    """Where means are taken: over network inputs as they are, or over the last-layer features of a
+    network trained first.
+    """
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+        features = feature_map(problem, self.features, self, rng)
+        return choose(
+            problem, self, lambda group: greedy.herding(features(group.members), group.num)
+        )

@@ -1,0 +1,43 @@
+r"""k-center: points that leave no point of their class far away.
+
+Sener, Savarese (2018), "Active learning for convolutional neural networks: a core-set approach",
+Algorithm 1: the farthest-first traversal of Gonzalez (1985). In each class, with features $\phi$,
+
+$$ i_1 = \operatorname*{argmin}_i \lVert \phi(x_i) - \mu \rVert, \qquad
+   i_{t+1} = \operatorname*{argmax}_i \min_{s \le t} \lVert \phi(x_i) - \phi(x_{i_s}) \rVert . $$
+
+The covering radius is at most twice the best one. Cost: `per_class` passes over the features of
+each class, O(n · d · per_class).
+
+Deviations:
+  D1. It begins with the point nearest to the class mean; the paper begins with points that were
+      labelled before.
+  D2. The greedy rule alone; the paper can go on with an integer program that drops outliers.
+"""
+
+from dataclasses import dataclass
+
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+from pseudocore.selection import greedy
+from pseudocore.selection.budgets import Budget, choose
+from pseudocore.training.pretrain import Features, Pretraining, feature_map
+
+
+@methods.register("k-center", kind="select", paper="Sener & Savarese 2018, arXiv 1708.00489")
+@dataclass(frozen=True, kw_only=True)
+class KCenter(Pretraining, Budget):
+    """Points of each class that leave none of it far away."""
+
+    features: Features = "inputs"
+    """Where distances are measured: between network inputs as they are, or between the last-layer
+    features of a network trained first.
+    """
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+        features = feature_map(problem, self.features, self, rng)
+        return choose(
+            problem, self, lambda group: greedy.k_center(features(group.members), group.num)
+        )

@@ -1,0 +1,37 @@
+"""Uniform selection: the baseline every other method must beat.
+
+Draws `per_class` training examples of each class without replacement, or as many in all of the
+whole set. Cost: one permutation per class.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+from pseudocore.selection.budgets import Budget, Group, choose
+
+
+@methods.register("uniform", kind="select", paper="baseline")
+@dataclass(frozen=True, kw_only=True)
+class Uniform(Budget):
+    """Class-balanced random subset."""
+
+    weighting: Literal["ones", "mass"] = "ones"
+    """Weight of a point: 1, or its share of its class (weights then sum to the training set's size,
+    and the posterior
+    is as narrow as the full one)."""
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+
+        def rule(group: Group) -> tuple[Tensor, Tensor]:
+            n = len(group.members)
+            weight = torch.full((group.num,), n / group.num if self.weighting == "mass" else 1.0)
+            return rng(group.label).permutation(n)[: group.num], weight
+
+        return choose(problem, self, rule)

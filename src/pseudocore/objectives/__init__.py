@@ -1,0 +1,3 @@
+"""What condensing methods share: energies, unrolled training, matching, the Gaussian last layer,
+the pool.
+"""

@@ -1,0 +1,86 @@
+"""A pool of networks of all ages, trained on the coreset while it is being made (FRePo; VBPC §3).
+
+Each step borrows one network, and gives it one step of training on the current coreset afterwards.
+A network that has reached `max_age` steps is replaced by a fresh one. Ages start staggered, so that
+the pool always holds young and old: a coreset fitted to networks of one age alone works for no
+other.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.problem import Problem
+from pseudocore.core.rng import Rng
+from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.training.optimisers import Moments, adam, start
+
+
+class Pool(NamedTuple):
+    theta: Tensor  # (networks, parameters)
+    moments: Moments  # rows beside theta's; steps (networks, 1)
+    age: Tensor  # (networks,) steps until now, as if trained from the beginning
+
+
+def fill(problem: Problem, rng: Rng, *, size: int, max_age: int) -> Pool:
+    """Fresh networks whose age counters are spread evenly over 0 .. max_age - 1."""
+    theta = problem.model.init(rng, num=size, device=problem.device, dtype=problem.dtype)
+    steps = torch.zeros(size, 1, device=problem.device, dtype=problem.dtype)
+    age = torch.arange(size, device=problem.device) * max_age // size
+    return Pool(theta, start(theta, steps), age)
+
+
+def pick(pool: Pool, rng: Rng) -> Tensor:
+    """A random network's place in the pool, (1,), on its device."""
+    return rng.integers(len(pool.age), 1, device=pool.age.device)
+
+
+def advance(
+    pool: Pool,
+    place: Tensor,
+    problem: Problem,
+    x: Tensor,
+    y: Tensor,
+    rng: Rng,
+    *,
+    step_size: float,
+    max_age: int,
+) -> Pool:
+    """The pool after one Adam step on squared error of the network at `place`, replaced by a fresh
+    one when old enough.
+    """
+    theta = pool.theta.index_select(0, place)
+    moments = Moments(*(part.index_select(0, place) for part in pool.moments))
+
+    def loss(theta: Tensor) -> Tensor:
+        with problem.fast():
+            logits = problem.model.logits(theta, x)
+        return mean_squared_error(logits.to(y.dtype), y)
+
+    gradient = gradient_of(loss)(theta[0])
+    change, moments = adam(gradient.unsqueeze(0), moments, step_size)
+    age = pool.age.index_select(0, place) + 1
+    keep = (age < max_age).unsqueeze(
+        1
+    )  # a tensor, not a branch: a captured graph must take both ways
+    fresh = problem.model.init(rng, num=1, device=problem.device, dtype=problem.dtype)
+    theta = torch.where(keep, theta - change, fresh)
+    return Pool(
+        pool.theta.index_copy(0, place, theta),
+        Moments(
+            *(
+                whole.index_copy(0, place, part * keep)
+                for whole, part in zip(pool.moments, moments, strict=True)
+            )
+        ),
+        pool.age.index_copy(0, place, age * keep[:, 0]),
+    )
+
+
+def mean_squared_error(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+    """½‖f(x) − y‖² summed over classes, averaged over (weighted) points: a Gaussian likelihood on
+    the mean scale.
+    """
+    errors = 0.5 * (logits - y).square().sum(1)
+    return errors.mean() if weight is None else (weight * errors).sum() / weight.sum()

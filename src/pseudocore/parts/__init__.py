@@ -1,1 +1,0 @@
-"""Pieces that two or more methods or inferences share."""

@@ -1,0 +1,113 @@
+"""Measurements each in a process of its own, which alone can tell its peak memory.
+
+Loading torch takes seconds, so one process (`python -m
+pseudocore.reproduce.bench.subprocess_runner`) loads everything, does nothing else, and splits off a
+child for every request. Requests and answers are lines of JSON. (The standard library's fork server
+would run the caller's script again.)
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import torch
+
+from pseudocore.core.errors import ConfigError, PseudocoreError
+from pseudocore.reproduce.bench.requests import Measured, NotMeasuredError, Request, fulfil
+from pseudocore.store import strict_json
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[Callable[[Request], Measured]]:
+    """`fulfil`, in a process of its own for each request."""
+    command = [sys.executable, "-m", __name__]
+    # In a session of its own: Ctrl-C is for the caller, who ends this. Unbuffered, as a line must
+    # arrive before the next is thought of.
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+    ) as process:
+        try:
+            yield lambda request: _ask(process, request)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _ask(process: "subprocess.Popen[bytes]", request: Request) -> Measured:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    line = strict_json.encode({**request.to_json(), "num_threads": torch.get_num_threads()}) + "\n"
+    try:
+        process.stdin.write(line.encode())
+        answer = strict_json.decode(
+            process.stdout.readline() or '{"failed": "the process that measures has ended"}'
+        )
+    except BrokenPipeError:
+        raise NotMeasuredError("the process that measures has ended") from None
+    if "refused" in answer:
+        raise ConfigError(answer["refused"])
+    if "failed" in answer:
+        raise NotMeasuredError(answer["failed"])
+    return Measured.from_json(answer)
+
+
+def serve() -> None:
+    """Answer requests from standard input until it ends."""
+    import torch._dynamo  # noqa: F401  comes with the first gradient, and takes seconds
+
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # whatever else is printed is no answer
+    with contextlib.suppress(BrokenPipeError):  # nobody is left to answer
+        for line in sys.stdin:
+            answers.write((_answer_of_child(strict_json.decode(line), sys.stdin) + "\n").encode())
+
+
+def _answer_of_child(table: dict[str, Any], *callers: IO[str]) -> str:
+    """The child's answer; a child whose caller hangs up is ended, however long it would have
+    measured.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            with os.fdopen(writer, "w") as pipe:
+                pipe.write(strict_json.encode(_answer(table)))
+        finally:
+            os._exit(0)  # whatever happened: the loop is the parent's
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        ready, _, _ = select.select([pipe, *callers], [], [])
+        if pipe not in ready:  # a caller says nothing while it waits, so this one is gone
+            os.kill(child, signal.SIGKILL)
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    ended = (
+        f"by signal {os.WTERMSIG(status)}, for want of memory perhaps"
+        if os.WIFSIGNALED(status)
+        else "before it could answer"
+    )
+    return answer or strict_json.encode({"failed": f"its process was ended {ended}"})
+
+
+def _answer(table: dict[str, Any]) -> dict[str, Any]:
+    torch.set_num_threads(table.pop("num_threads"))
+    try:
+        return fulfil(Request.from_json(table)).to_json()
+    except PseudocoreError as error:
+        return {"refused": str(error)}
+    except NotMeasuredError as error:
+        return {"failed": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}".partition("\n")[0]}
+
+
+if __name__ == "__main__":
+    serve()

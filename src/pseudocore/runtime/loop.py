@@ -1,0 +1,166 @@
+"""The one loop: steps, checkpoints, divergence, interruption. Every iterative method and chain runs
+through it.
+
+A state is a (nested) NamedTuple of tensors, so saving any method is saving a flat dict; a random
+stream is a function of (seed, step), so resuming needs nothing else. The loop writes nothing
+itself: it hands states to a `Checkpoints` and numbers to `on_log`.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.problem import Problem
+from pseudocore.core.rng import Rng
+from pseudocore.core.tree import clone, flatten, unflatten
+from pseudocore.core.types import Coreset, Iterative
+from pseudocore.runtime.steps import Compile, Step, StepRunner
+
+
+class Checkpoints(Protocol):
+    """Where a run's state is kept between steps; saving is whole or not at all."""
+
+    def load(self) -> tuple[int, dict[str, Tensor]] | None: ...
+    def save(self, step: int, tensors: Mapping[str, Tensor]) -> None: ...
+
+
+class Ending(NamedTuple):
+    """Where the loop stopped, and why."""
+
+    state: Any
+    """The last state known to be finite."""
+    status: str
+    """finished, interrupted or diverged."""
+    reason: str
+    """Why it stopped, for a person; empty when finished."""
+    num_steps: int
+    """Steps behind the state."""
+    seconds: float
+    """Wall time of this call."""
+    note: str = ""
+    """How the steps were run, where that differs from what was asked."""
+
+
+class Outcome(NamedTuple):
+    """The ending of a reduction: an `Ending` with the coreset in place of the state."""
+
+    coreset: Coreset
+    status: str
+    reason: str
+    num_steps: int
+    seconds: float
+    note: str = ""
+
+
+def run(method: Iterative, problem: Problem, *, seed: int, **options: Any) -> Outcome:
+    """Drive `method` to its last step, picking up at the checkpoint when there is one; `options`
+    are those of `drive`.
+    """
+    rng = Rng(seed)
+    options.setdefault("compile_regions", getattr(method, "compile_regions", False))
+    ending = drive(
+        method.step,
+        method.init(problem, rng("init")),
+        problem,
+        rng,
+        num_steps=method.num_steps,
+        **options,
+    )
+    return Outcome(method.coreset(problem, ending.state), *ending[1:])
+
+
+def drive(
+    step: Step,
+    state: Any,
+    problem: Problem,
+    rng: Rng,
+    *,
+    num_steps: int,
+    checkpoints: Checkpoints | None = None,
+    checkpoint_every: int = 1000,
+    checkpoint_seconds: float = 30.0,
+    log_every: int = 10,
+    check_every: int | None = None,
+    compile: Compile = "auto",
+    compile_regions: bool = False,
+    on_log: Callable[[int, dict[str, float]], None] = lambda step, values: None,
+    on_start: Callable[[int], None] = lambda step: None,
+    on_step: Callable[[int, Any, Any], None] = lambda step, state, info: None,
+) -> Ending:
+    """Take `num_steps` steps from `state`, or from the checkpoint when there is one.
+
+    Step number i draws from `rng("step", i)`. `on_start` hears how many steps were already taken;
+    `on_step` sees every state and info, always before a checkpoint that counts the step, in buffers
+    that a captured step reuses: clone what is kept. `check_every` is how often the state is
+    searched for NaN and inf; each search waits for the device, so it is every step on a CPU and
+    every 50 on a GPU unless told. `compile` and `compile_regions` are those of
+    `core.compile.StepRunner`.
+    """
+    check_every = check_every or (1 if problem.device.type == "cpu" else 50)
+    began, start = time.monotonic(), 0
+    if checkpoints is not None and (saved := checkpoints.load()) is not None:
+        start = saved[0]
+        state = unflatten(state, saved[1])
+    on_start(start)
+    step_once = StepRunner(step, problem, compile, num_steps, compile_regions=compile_regions)
+    good, num_good = state, start  # the last state known to be finite
+    last_save, last_saved_step = time.monotonic(), start
+
+    def keep() -> None:
+        nonlocal last_save, last_saved_step
+        if checkpoints is not None and num_good > last_saved_step:
+            checkpoints.save(num_good, flatten(good))
+            last_save, last_saved_step = time.monotonic(), num_good
+
+    def ending(status: str, reason: str) -> Ending:
+        return Ending(good, status, reason, num_good, time.monotonic() - began, step_once.note)
+
+    try:
+        for number in range(start, num_steps):
+            state, info = step_once(state, rng("step", number))
+            done = number + 1
+            final = done == num_steps
+            overdue = (
+                done % checkpoint_every == 0 or time.monotonic() - last_save > checkpoint_seconds
+            )
+            due = overdue and checkpoints is not None
+            checking = done % check_every == 0 or final or due
+            if checking and (culprit := _not_finite(state)) is not None:
+                keep()
+                return ending(
+                    "diverged",
+                    f"{culprit} became NaN or infinite by step {done}; kept step {num_good}",
+                )
+            on_step(done, state, info)
+            if done % log_every == 0 or final:
+                on_log(done, {name: _number(value) for name, value in info._asdict().items()})
+            if (
+                checking
+            ):  # after its line: a step interrupted in between is taken, and logged, again
+                good, num_good = clone(state), done  # a captured step reuses its buffers
+            if due:
+                keep()
+    except KeyboardInterrupt:
+        keep()
+        return ending("interrupted", f"interrupted after step {num_good} of {num_steps}")
+    keep()
+    return ending("finished", "")
+
+
+def _number(value: Any) -> float:
+    """A number as it is, the mean of several (one a chain)."""
+    return float(value.double().mean()) if isinstance(value, Tensor) else float(value)
+
+
+def _not_finite(state: Any) -> str | None:
+    """Name of the first part that holds NaN or inf; one wait for the device however many parts
+    there are.
+    """
+    floats = {name: value for name, value in flatten(state).items() if value.is_floating_point()}
+    if not floats:
+        return None
+    finite = torch.stack([value.isfinite().all() for value in floats.values()]).tolist()
+    return next((name for name, ok in zip(floats, finite, strict=True) if not ok), None)

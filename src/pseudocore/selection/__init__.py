@@ -1,0 +1,1 @@
+"""What selectors share: budgets, last-layer gradients, greedy maximisation, facility location."""

@@ -1,0 +1,1 @@
+"""Training networks: optimisers, losses, experts and pre-trained networks."""
