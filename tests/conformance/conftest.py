@@ -19,7 +19,8 @@ from pseudocore.core.types import Dataset, Examples
 from pseudocore.data import digits
 from pseudocore.data import preprocessing as whiten
 from pseudocore.models.convnet import ConvNetWide
-from pseudocore.runtime.steps import StepRunner, _record
+from pseudocore.runtime.draws import record
+from pseudocore.runtime.steps import StepRunner
 from pseudocore.training.experts import Resident, Training, train
 
 PER_CLASS = 12
@@ -121,7 +122,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         nonlocal taken
         taken += 1
         if stepper not in firsts:
-            firsts[stepper] = _record(stepper._step, stepper._problem, state, rng)
+            firsts[stepper] = record(stepper.step, stepper.problem, state, rng)
         recorded = firsts[stepper]
         after, info = recorded.step(clone(state), recorded.draws(rng))
         assert flatten(after).keys() == flatten(state).keys()

@@ -20,8 +20,8 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.types import Dataset, Experts
 from pseudocore.evaluation.metrics import measure, spreads
 from pseudocore.evaluation.robustness import in_batches
+from pseudocore.runtime import Compile
 from pseudocore.runtime import profiling as cost
-from pseudocore.runtime.steps import Compile
 from pseudocore.store.expert_folder import ExpertFolder, Storage, traits
 from pseudocore.store.expert_shards import MappedExperts
 from pseudocore.store.runs import Run

@@ -24,8 +24,9 @@ from pseudocore.core.config import Count, Fraction, NonNegative, Positive
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.runtime.autodiff import value_and_grad
-from pseudocore.runtime.steps import AT_ONCE, Compile, StepRunner, parallel_streams
+from pseudocore.runtime import Compile, autodiff
+from pseudocore.runtime.execution import map_independent, parallel_passes
+from pseudocore.runtime.steps import StepRunner
 from pseudocore.training.losses import Loss, per_example
 
 
@@ -124,9 +125,9 @@ class Trainer:
             per_epoch = (
                 self.problem.num_train // shape[1] if shape[1] == self.training.batch_size else 1
             )
-            num_steps, compile_regions = self.expected_epochs * per_epoch, self.problem.has_kernels
+            num_steps, repeats = self.expected_epochs * per_epoch, parallel_passes(self.problem) > 1
             self._steppers[shape] = StepRunner(
-                self._step, self.problem, self._compile, num_steps, compile_regions=compile_regions
+                self._step, self.problem, self._compile, num_steps, repeats_passes=repeats
             )
         return self._steppers[shape]
 
@@ -202,9 +203,9 @@ def usual_group(problem: Problem) -> int:
     other is bit for bit reproducible besides; with kernels of our own four go through a GPU side by
     side.
     """
-    if problem.has_kernels:
-        return AT_ONCE
-    return 20 if problem.device.type == "cuda" and problem.is_dense else 1
+    if problem.device.type == "cuda" and problem.is_dense:
+        return 20
+    return parallel_passes(problem)
 
 
 @dataclass(frozen=True)
@@ -251,9 +252,9 @@ def _each(
     if len(theta) > 1 and (dense or not theta.is_cuda):
         result: tuple[Tensor, Tensor] = vmap(grad_and_value(loss))(theta, x, y)
         return result
-    gradients, values = zip(
-        *parallel_streams(
-            partial(value_and_grad(loss), *one) for one in zip(theta, x, y, strict=True)
+    values, gradients = zip(
+        *map_independent(
+            partial(autodiff.value_and_grad(loss), *one) for one in zip(theta, x, y, strict=True)
         ),
         strict=True,
     )

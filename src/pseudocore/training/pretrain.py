@@ -22,7 +22,7 @@ from pseudocore.core.config import Count, Fraction, NonNegative, Range
 from pseudocore.core.errors import DataError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
-from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.runtime import autodiff
 from pseudocore.runtime.profiling import stage
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.selection.last_layer_gradients import DIVERGED, LastLayer
@@ -211,7 +211,7 @@ def _stepping(recipe: Pretraining) -> Callable[[Problem, _State, Rng], tuple[_St
     momentum, decay = recipe.pretrain_momentum, recipe.pretrain_weight_decay
 
     def step(problem: Problem, state: _State, rng: Rng) -> tuple[_State, _Info]:
-        gradient, logits = gradient_of(_cross_entropy, has_aux=True)(
+        gradient, logits = autodiff.grad(_cross_entropy, has_aux=True)(
             state.theta, problem, state.x, state.y
         )
         if recipe.pretrain_optimiser == "adam":
