@@ -119,9 +119,9 @@ class Trainer:
         num_train, training = self.problem.num_train, self.training
         streams = [self._rng(number)("epoch", epoch) for number in numbers]
         total = state.theta.new_zeros(len(numbers))
-        running = TrainingState(*state, torch.zeros(0))
+        before = running = TrainingState(*state, torch.zeros(0))
         batches = epoch_of_several(self.problem, streams, training.batch_size)
-        for running, info in self.loop.steps(running, batches):
+        for running, info in self.loop.steps(before, batches):
             total += info.loss * running.points.shape[1]
         after = ExpertState(running.theta.clone(), running.moments.clone())
         for number, finite in zip(numbers, after.theta.isfinite().all(1).tolist(), strict=True):

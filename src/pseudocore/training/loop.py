@@ -79,9 +79,7 @@ class TrainingLoop:
             )
         return self.runners[shape]
 
-    def _step(
-        self, problem: Problem, state: TrainingState, rng: Rng
-    ) -> tuple[TrainingState, Any]:
+    def _step(self, problem: Problem, state: TrainingState, rng: Rng) -> tuple[TrainingState, Any]:
         gradient, info = self._gradient(state.theta, state.points, rng)
         change, moments = self._optimiser(gradient, state.moments, state.theta)
         return TrainingState(state.theta - change, moments, state.points), info
@@ -103,9 +101,10 @@ def train(
     `on_step` is called with the number of each step and the parameters after it.
     """
     none = torch.zeros(0, dtype=torch.int64, device=theta.device)
-    state, loop = TrainingState(theta, moments, none), TrainingLoop(gradient, optimiser, problem)
+    loop = TrainingLoop(gradient, optimiser, problem)
+    before = state = TrainingState(theta, moments, none)
     batches = ((None, rng("step", number)) for number in range(num_steps))
-    for number, (state, _) in enumerate(loop.steps(state, batches)):
+    for number, (state, _) in enumerate(loop.steps(before, batches)):
         on_step(number, state.theta)
     return state.theta.clone()
 

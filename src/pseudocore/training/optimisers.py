@@ -27,7 +27,7 @@ def tree_map(function: Callable[..., Tensor], first: Tree, *others: Any) -> Tree
     """`function` of each tensor of trees with the same structure."""
     if isinstance(first, Tensor):
         return function(first, *others)  # type: ignore[return-value]
-    parts = zip(*(tuple(tree) for tree in (first, *others)), strict=True)  # type: ignore[arg-type]
+    parts = zip(*(tuple(tree) for tree in (first, *others)), strict=True)
     return type(first)(*(tree_map(function, *part) for part in parts))
 
 

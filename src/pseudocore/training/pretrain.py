@@ -11,7 +11,7 @@ visit (Toneva et al. 2019). The network is a function of (data, model, recipe, s
 a cache keeps it there, so that any number of selectors train it once.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -25,7 +25,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.runtime.autodiff import gradient_of
 from pseudocore.runtime.profiling import stage
 from pseudocore.selection.last_layer_gradients import DIVERGED, LastLayer
-from pseudocore.training.loop import Optimiser, TrainingLoop, TrainingState
+from pseudocore.training.loop import Optimiser, TrainingLoop, TrainingState, epoch_of_one
 from pseudocore.training.optimisers import adam, decayed, sgd, start
 
 Features = Literal["inputs", "network"]
@@ -112,19 +112,15 @@ def pretrain(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
         found, logits = gradient_of(loss, has_aux=True)(theta, x, y)
         return found, PretrainInfo(logits.argmax(1) == y)
 
-    def batches(epoch: int) -> Iterator[tuple[Tensor, Rng]]:
-        stream = rng("epoch", epoch)
-        order = stream("order").permutation(problem.num_train, device=problem.device)
-        for place, points in enumerate(torch.split(order, recipe.pretrain_batch_size)):
-            yield points, stream("augment", place)
-
     with stage("pretrain", problem.device):
         theta = problem.model.init(rng("theta"), device=problem.device, dtype=problem.dtype)
         moments, optimiser = _optimiser(recipe, theta)
         state = TrainingState(theta, moments, torch.arange(0))
         loop, history = TrainingLoop(gradient, optimiser, problem), _History(problem)
         for epoch in range(recipe.pretrain_epochs):
-            for state, info in loop.steps(state, batches(epoch)):
+            before = state
+            batches = epoch_of_one(problem, rng("epoch", epoch), recipe.pretrain_batch_size)
+            for state, info in loop.steps(before, batches):
                 history.visit(state.points, info.right)
         if not state.theta.isfinite().all():
             raise DataError(DIVERGED, code="diverged")
