@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 
-from pseudocore import api
+from pseudocore import api, presets
 from pseudocore import assembly as setups
 from pseudocore.assembly import Setup
 from pseudocore.cli import flags as flagging
-from pseudocore.cli import presets
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
 from pseudocore.core.config import options
