@@ -20,7 +20,7 @@ from pseudocore.data import preprocessing as whiten
 from pseudocore.models import FlatModel
 from pseudocore.models import custom as foreign
 from pseudocore.runtime.profiling import stage
-from pseudocore.runtime.warmup import waking
+from pseudocore.runtime.warmup import warming_up
 from pseudocore.store.cache import user_cache
 from pseudocore.store.expert_folder import ExpertFolder
 
@@ -146,7 +146,7 @@ def build(
     """Load the data (unless handed in), make the network, fit the preprocessing."""
     config.check(setup)
     where = _device(device)
-    with waking(where, reduced=setup.precision == "bf16"):
+    with warming_up(where, reduced=setup.precision == "bf16"):
         return _built(setup, data, where, root)
 
 
