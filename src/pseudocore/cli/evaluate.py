@@ -13,7 +13,6 @@ from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
 from pseudocore.cli.output import file_name, keep_and_show, warn_of_divergence
-from pseudocore.core.config import options
 from pseudocore.core.registry import inferences
 from pseudocore.evaluation.names import DETAILS
 from pseudocore.evaluation.tables import format_metric
@@ -51,54 +50,41 @@ def _intended(words: Sequence[str]) -> str:
 
 def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
     def evaluate(
-        run: Annotated[Path, Parameter(help="RUN folder or coreset file.")],
+        run: Path,
         /,
         *,
         inference: Annotated[
-            str | None, Parameter(help=f"One of {', '.join(entry.name for entry in inferences)}.")
+            str | None, Parameter(help=f"One of {', '.join(inferences.names())}.")
         ] = None,
-        seeds: Annotated[int, AtLeastOne, Parameter(help="Fresh networks to fit.")] = 5,
-        first_seed: Annotated[int, Whole, Parameter(help="Seed of the first network.")] = 0,
-        severity: Annotated[
-            list[int] | None,
-            Parameter(
-                help="Also score test images under all 15 corruptions at this severity, 1 to 5; "
-                "repeat for several.",
-                negative="",
-            ),
-        ] = None,
-        ood: Annotated[
-            str | None,
-            Parameter(help="Also detect test inputs of this other data set by uncertainty."),
-        ] = None,
-        num_robust: Annotated[
-            int, AtLeastOne, Parameter(help="Test inputs used for --severity and --ood.")
-        ] = _NUM_ROBUST,
-        published: Annotated[
-            bool,
-            Switch,
-            Parameter(
-                help="Also compute NLL and ECE as published evaluators do, to compare with printed "
-                "numbers."
-            ),
-        ] = False,
-        landscape: Annotated[
-            bool,
-            Switch,
-            Parameter(
-                help="Also compute the losses of coreset and data between networks trained on "
-                "either, for the report."
-            ),
-        ] = False,
-        data: Annotated[
-            str | None, Parameter(help="Data set. Defaults to the one the coreset was made from.")
-        ] = None,
+        seeds: Annotated[int, AtLeastOne] = 5,
+        first_seed: Annotated[int, Whole] = 0,
+        severity: Annotated[list[int] | None, Parameter(negative="")] = None,
+        ood: str | None = None,
+        num_robust: Annotated[int, AtLeastOne] = _NUM_ROBUST,
+        published: Annotated[bool, Switch] = False,
+        landscape: Annotated[bool, Switch] = False,
+        data: str | None = None,
         device: Device = "auto",
-        json: Annotated[
-            bool, Switch, Parameter(help="Print only a flat object of metrics, each {mean, sd}.")
-        ] = False,
+        json: Annotated[bool, Switch] = False,
         **given: Any,
     ) -> int:
+        """Evaluate a RUN or a coreset file.
+
+        Args:
+            run: RUN folder or coreset file.
+            seeds: Fresh networks to fit.
+            first_seed: Seed of the first network.
+            severity: Also score test images under all 15 corruptions at this severity, 1 to 5;
+                repeat for several.
+            ood: Also detect test inputs of this other data set by uncertainty.
+            num_robust: Test inputs used for --severity and --ood.
+            published: Also compute NLL and ECE as published evaluators do, to compare with printed
+                numbers.
+            landscape: Also compute the losses of coreset and data between networks trained on
+                either, for the report.
+            data: Data set. Defaults to the one the coreset was made from.
+            json: Print only a flat object of metrics, each {mean, sd}.
+        """
         options_given = flagging.given(given, inferences[name].make)
         changes = flagging.given(given, Setup)
         folder = None if run.is_file() else Run.open(run)

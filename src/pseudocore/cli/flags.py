@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Group, Parameter, Token, convert, validators
 
 from pseudocore.core import config
+from pseudocore.runtime.steps import COMPILE_HELP, Compile
 
 _SPELLINGS = {"per_class": ("--ipc", "--per-class")}
 """Fields whose flag is not only their name."""
@@ -32,6 +33,7 @@ def typed(kind: Any, tokens: Sequence[Token]) -> Any:
 Whole = Parameter(converter=typed)
 AtLeastOne = Parameter(converter=typed, validator=validators.Number(gte=1))
 Switch = Parameter(negative="", show_default=False)
+CompileMode = Annotated[Compile, Parameter(help=COMPILE_HELP)]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"],
     Parameter(help="Device to compute on; auto takes a GPU when there is one."),
@@ -56,9 +58,7 @@ def extend(function: Callable[..., Any], more: Iterable[inspect.Parameter]) -> C
     return function
 
 
-def verb(
-    name: str, function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()
-) -> App:
+def verb(name: str, function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()) -> App:
     """A verb that calls `function`, with further keyword parameters in its `**flags`."""
     app = App(name=name)
     app.default(extend(function, more))

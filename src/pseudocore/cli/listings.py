@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from pseudocore.cli import presets
+from pseudocore import presets
 from pseudocore.cli.console import comparison_table, err, out, print_json
 from pseudocore.cli.flags import Json, Switch
 from pseudocore.cli.output import warn_of_divergence
@@ -17,7 +17,8 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import inferences
 from pseudocore.core.registry import methods as registry
 from pseudocore.data import available, import_dataset, load
-from pseudocore.evaluation.tables import Estimate, Row, comparison, markdown
+from pseudocore.evaluation.tables import Estimate, Row, comparison
+from pseudocore.evaluation.tables import markdown as to_markdown
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.export import export_npz, export_pngs
 from pseudocore.store.overwrite import refuse_own_file
@@ -70,8 +71,12 @@ def list_data(*, json: Json = False) -> int:
 
 
 @data.command
-def info(name: Annotated[str, Parameter(help="Name or path.")], /, *, json: Json = False) -> int:
-    """Read a data set and describe it."""
+def info(name: str, /, *, json: Json = False) -> int:
+    """Read a data set and describe it.
+
+    Args:
+        name: Name or path.
+    """
     found = load(name)
     counts = found.class_counts.tolist()
     facts = {
@@ -95,32 +100,32 @@ def info(name: Annotated[str, Parameter(help="Name or path.")], /, *, json: Json
 
 
 @data.command(name="import")
-def import_(
-    source: Annotated[Path, Parameter(help="npz, folder of class folders, idx or CIFAR folder.")],
-    name: Annotated[str, Parameter(help="Its name from now on.")],
-    /,
-) -> int:
-    """Copy a data set into your data folder under a name."""
+def import_(source: Path, name: str, /) -> int:
+    """Copy a data set into your data folder under a name.
+
+    Args:
+        source: npz file, folder of class folders, idx or CIFAR folder.
+        name: Its name from now on.
+    """
     path = import_dataset(source, name)
     out.print(f"{name} is in {path}; use it as: pseudocore reduce METHOD {name} --out RUN")
     return 0
 
 
 def compare(
-    *runs: Annotated[Path, Parameter(help="RUN folders.")],
-    details: Annotated[
-        bool,
-        Switch,
-        Parameter(help="Also show adaptive and class-wise ECE and the seconds of every stage."),
-    ] = False,
-    as_markdown: Annotated[
-        bool,
-        Switch,
-        Parameter(name="--markdown", help="Print a Markdown table with the best in bold."),
-    ] = False,
+    *runs: Path,
+    details: Annotated[bool, Switch] = False,
+    markdown: Annotated[bool, Switch] = False,
     json: Json = False,
 ) -> int:
-    if as_markdown and (details or json):
+    """Tabulate evaluated runs.
+
+    Args:
+        runs: RUN folders.
+        details: Also show adaptive and class-wise ECE and the seconds of every stage.
+        markdown: Print a Markdown table with the best in bold.
+    """
+    if markdown and (details or json):
         raise ConfigError(
             "--markdown cannot be combined with --details or --json", code="two-formats"
         )
@@ -128,8 +133,8 @@ def compare(
     for run in opened:
         warn_of_divergence(run)
     rows = _rows(opened)
-    if as_markdown:
-        out.print(markdown(rows), end="")
+    if markdown:
+        out.print(to_markdown(rows), end="")
     elif json:
         print_json([_plain(row) for row in rows])
     else:
@@ -138,9 +143,15 @@ def compare(
 
 
 def report(
-    *runs: Annotated[Path, Parameter(help="RUN folders.")],
-    out: Annotated[Path, Parameter(name="--out", help="HTML file to write.")] = Path("report.html"),
+    *runs: Path,
+    out: Annotated[Path, Parameter(name="--out")] = Path("report.html"),
 ) -> int:
+    """Write one HTML page about runs.
+
+    Args:
+        runs: RUN folders.
+        out: HTML file to write.
+    """
     from pseudocore.report.page import render
 
     refuse_own_file(out)
@@ -156,15 +167,19 @@ def report(
 
 
 def export(
-    run: Annotated[Path, Parameter(help="RUN folder or coreset file.")],
-    target: Annotated[Path, Parameter(help="File or folder to write.")],
+    run: Path,
+    target: Path,
     /,
     *,
-    format: Annotated[
-        Literal["npz", "png"],
-        Parameter(help="npz: one file; png: a folder of pictures with labels.csv."),
-    ] = "npz",
+    format: Literal["npz", "png"] = "npz",
 ) -> int:
+    """Copy a coreset into a format other programs read.
+
+    Args:
+        run: RUN folder or coreset file.
+        target: File or folder to write.
+        format: npz: one file; png: a folder of pictures with labels.csv.
+    """
     refuse_own_file(target)
     if run.is_file() and target.resolve() == run.resolve():
         raise ConfigError(

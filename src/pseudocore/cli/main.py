@@ -21,27 +21,26 @@ from pseudocore import __version__
 from pseudocore.cli.console import err
 from pseudocore.cli.signals import exit_on_signal, interrupt_on_sigterm
 from pseudocore.core.errors import ConfigError, PseudocoreError
-from pseudocore.core.registry import did_you_mean
+from pseudocore.core.registry import did_you_mean, methods
 
 _VERBS = {
-    "demo": "Compare coresets of the built-in digits by uniform, FRePo and VBPC with the full set.",
-    "methods": "List methods with their kind (select, condense, bayes) and paper; inferences; presets.",
+    "demo": "Compare coresets of the built-in digits by uniform, FRePo and VBPC with all of them.",
+    "methods": "List methods by kind (select, condense, bayes) with papers; inferences; presets.",
     "data": "Data sets: list, info NAME, import SRC NAME.",
-    "experts": "Train networks on all of DATA and save every epoch, for methods that match trajectories.",
-    "reduce": "Make a coreset: a RUN folder with the points, the configuration and their provenance.",
-    "evaluate": "Fit --inference on the coreset of a RUN or file and predict the test set: "
-    "mean ± sd over fresh networks.",
-    "continual": "Class-incremental learning: reduce each stage's classes as RUN did, fit the memory "
-    "alone, test on all classes seen so far.",
-    "testbed": "Run the divergence methods on a Gaussian location model, where reverse KL, forward KL "
+    "experts": "Train networks on all of DATA and save every epoch, for trajectory matching.",
+    "reduce": "Make a coreset: a RUN folder with points, configuration and provenance.",
+    "evaluate": "Fit --inference on the coreset of a RUN or file and predict the test set: mean ± "
+    "sd over fresh networks.",
+    "continual": "Class-incremental learning: reduce each stage's classes as RUN did, fit the "
+    "memory alone, test on all classes seen so far.",
+    "testbed": "Run divergence methods on a Gaussian location model, where reverse KL, forward KL "
     "and W₂ to the full posterior are exact.",
-    "bench": "Time a step of every method and of its parts on noise, next to plain loops and the peak "
-    "of this machine; and how cost grows.",
+    "bench": "Time a step of every method and of its parts on noise, next to plain loops and this "
+    "machine's peak; and how cost grows.",
     "table": "Fill a published table, or our own (digits), cell by cell from presets; print our "
     "numbers next to theirs. Without NAME: list the tables.",
     "compare": "Tabulate evaluated runs; runs that differ only in their seed share a row.",
-    "report": "Write a self-contained HTML page: pictures, labels, curves, calibration, comparison, "
-    "commands.",
+    "report": "Write one HTML page: pictures, labels, curves, calibration, comparison, commands.",
     "export": "Copy the coreset of a RUN or file into a format other programs read.",
 }
 """Verbs and their help; the module of a verb is imported only when the verb is called."""
@@ -118,13 +117,10 @@ def _load(verb: str, words: Sequence[str]) -> App:
 
 def _list_methods(words: Sequence[str]) -> App:
     """`reduce` without a method: its help lists the methods."""
-    from pseudocore import assembly  # noqa: F401
-    from pseudocore.core.registry import methods
-
     if words and words[0] not in ("--help", "-h"):
         raise ConfigError(
             "name the method first: pseudocore reduce METHOD DATA --out RUN; methods are "
-            f"{', '.join(entry.name for entry in methods)}",
+            f"{', '.join(methods.names())}",
             code="missing-method",
         )
     app = App(name="reduce", usage="Usage: pseudocore reduce METHOD DATA --out RUN [OPTIONS]")

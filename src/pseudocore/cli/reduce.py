@@ -7,19 +7,17 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 
-from pseudocore import api
+from pseudocore import api, presets
 from pseudocore import assembly as setups
 from pseudocore.assembly import Setup
 from pseudocore.cli import flags as flagging
-from pseudocore.cli import presets
 from pseudocore.cli.console import err, out, print_json, progress
-from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
+from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
 from pseudocore.core.config import options
 from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.runtime.profiling import recording
-from pseudocore.runtime.steps import COMPILE_HELP, Compile
 from pseudocore.store.runs import Run
 
 NAME = "reduce"
@@ -42,45 +40,38 @@ def make_app(words: Sequence[str]) -> App:
 
 def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
     def reduce(
-        data: Annotated[
-            str | None, Parameter(help="Data set: a name (see `pseudocore data list`) or a path.")
-        ] = None,
+        data: str | None = None,
         /,
         *,
-        out: Annotated[Path, Parameter(help="RUN folder to write.")],
-        seed: Annotated[
-            int | None,
-            Whole,
-            Parameter(help="Seed of every random stream. [default: 0]", show_default=False),
-        ] = None,
+        out: Path,
+        seed: Annotated[int | None, Whole] = None,
         fraction: Annotated[
-            float | None,
-            Parameter(
-                help="Budget as a fraction of the training set, instead of --ipc.",
-                validator=validators.Number(gt=0, lte=1),
-            ),
+            float | None, Parameter(validator=validators.Number(gt=0, lte=1))
         ] = None,
-        preset: Annotated[
-            str | None,
-            Parameter(
-                help="Preset to start from, as vbpc2025/cifar10-ipc10, or a .toml file; flags "
-                "override it."
-            ),
-        ] = None,
-        resume: Annotated[bool, Switch, Parameter(help="Continue an interrupted run.")] = False,
-        overwrite: Annotated[bool, Switch, Parameter(help="Replace an existing run.")] = False,
-        checkpoint_every: Annotated[
-            int, AtLeastOne, Parameter(help="Steps between checkpoints.")
-        ] = 1000,
-        checkpoint_seconds: Annotated[
-            float,
-            Parameter(help="Seconds between checkpoints.", validator=validators.Number(gte=0)),
-        ] = 30.0,
+        preset: str | None = None,
+        resume: Annotated[bool, Switch] = False,
+        overwrite: Annotated[bool, Switch] = False,
+        checkpoint_every: Annotated[int, AtLeastOne] = 1000,
+        checkpoint_seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 30.0,
         device: Device = "auto",
-        compile: Annotated[Compile, Parameter(help=COMPILE_HELP)] = "auto",
+        compile: CompileMode = "auto",
         json: Json = False,
         **given: Any,
     ) -> int:
+        """Make a coreset by this method.
+
+        Args:
+            data: Data set: a name (see `pseudocore data list`) or a path.
+            out: RUN folder to write.
+            seed: Seed of every random stream. [default: 0]
+            fraction: Budget as a fraction of the training set, instead of --ipc.
+            preset: Preset to start from, as vbpc2025/cifar10-ipc10, or a .toml file; flags
+                override it.
+            resume: Continue an interrupted run.
+            overwrite: Replace an existing run.
+            checkpoint_every: Steps between checkpoints.
+            checkpoint_seconds: Seconds between checkpoints.
+        """
         table = _merge(entry, data, seed, preset, given)
         if fraction is not None:
             _check_fraction(entry, given)

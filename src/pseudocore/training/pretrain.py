@@ -117,10 +117,10 @@ def pretrain(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
     return Network(state.theta.clone(), history.forgotten(recipe.pretrain_epochs))
 
 
-def extract_last_layer(problem: Problem, recipe: FeatureNetwork, rng: Rng) -> LastLayer:
+def extract_last_layer(problem: Problem, recipe: Pretraining, rng: Rng) -> LastLayer:
     """What the last layer of the network of this recipe sees of all training points."""
     theta = pretrained(problem, recipe, rng("pretrain")).theta
-    if recipe.batch_norm == "class":
+    if isinstance(recipe, FeatureNetwork) and recipe.batch_norm == "class":
         return last_layer_by_class(problem, theta, recipe.pretrain_batch_size)
     return last_layer(problem, theta, rng("statistics"))
 
