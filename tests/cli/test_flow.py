@@ -40,7 +40,7 @@ def test_the_whole_way_from_data_to_report(runs: None, done: Done, refused: Refu
     assert pasted[0].startswith("| method ")
     assert set(pasted[1]) <= set("|-: ")
     assert len(pasted) == 4
-    assert "leave --details and --json out" in refused("compare learned chosen --markdown --json")
+    assert "cannot be combined" in refused("compare learned chosen --markdown --json")
     table = done("compare learned chosen").out.splitlines()
     assert table[0].split() == [
         "data",
