@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Group, Parameter, Token, convert, validators
 
 from pseudocore.core import config
-from pseudocore.runtime.steps import COMPILE_HELP, Compile
+from pseudocore.runtime import COMPILE_HELP, Compile
 
 _SPELLINGS = {"per_class": ("--ipc", "--per-class")}
 """Fields whose flag is not only their name."""

@@ -17,7 +17,6 @@ from pseudocore.core.config import options
 from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
-from pseudocore.runtime import COMPILE_HELP, Compile
 from pseudocore.runtime.profiling import recording
 from pseudocore.store.runs import Run
 
