@@ -43,10 +43,8 @@ class UnrolledSettings(PointSettings):
     number.
     """
 
-    compile_regions: ClassVar[bool] = True
-    """A step is some dozens of passes through the network, written out: captured in seconds,
-    compiled whole in many minutes.
-    """
+    repeats_passes: ClassVar[bool] = True
+    """A step is some dozens of passes through the network."""
 
 
 def outer_gradient(
