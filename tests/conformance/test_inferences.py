@@ -19,7 +19,7 @@ from pseudocore.core.registry import Entry, inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.runtime.steps import StepRunner
-from pseudocore.store import toml
+from pseudocore.store.files import decode_toml, encode_toml
 
 MakeProblem = Callable[..., Problem]
 
@@ -241,7 +241,7 @@ def test_no_option_is_taken_for_another(entry: Entry) -> None:
 @every_inference
 def test_its_configuration_survives_toml(entry: Entry) -> None:
     way = tiny(entry)
-    assert config.build(entry.make, toml.loads(toml.dumps(config.to_dict(way)))) == way
+    assert config.build(entry.make, decode_toml(encode_toml(config.to_dict(way)))) == way
 
 
 @every_inference

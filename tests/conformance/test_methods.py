@@ -22,8 +22,8 @@ from pseudocore.core.registry import Entry, methods
 from pseudocore.core.types import Coreset, Dataset
 from pseudocore.models.dense import Linear
 from pseudocore.runtime.loop import run
-from pseudocore.store import toml
 from pseudocore.store.coreset_file import load_coreset, save_coreset
+from pseudocore.store.files import decode_toml, encode_toml
 
 MakeProblem = Callable[..., Problem]
 
@@ -318,7 +318,7 @@ def test_its_configuration_survives_toml(entry: Entry, problem: Problem) -> None
         7,
         {"inference": "sgd", "num_steps": 3},
     )
-    table = toml.loads(toml.dumps(reduction.to_config()))
+    table = decode_toml(encode_toml(reduction.to_config()))
     assert api.Reduction.from_config(table) == reduction
     assert api.Reduction.from_config(table).to_config() == reduction.to_config()
 

@@ -38,11 +38,11 @@ Advance = Callable[[int, dict[str, float]], None]
 
 def print_json(document: Any) -> None:
     """One JSON document on standard output, valid everywhere (no NaN or Infinity literals)."""
-    from pseudocore.store import (
-        strict_json,
-    )  # it knows tensors, and main must start before torch is loaded
+    from pseudocore.store.files import (
+        encode_json,  # it knows tensors, and main must start before torch is loaded
+    )
 
-    out.print(json.dumps(json.loads(strict_json.encode(document)), indent=2))
+    out.print(json.dumps(json.loads(encode_json(document)), indent=2))
 
 
 @contextmanager

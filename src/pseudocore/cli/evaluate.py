@@ -20,7 +20,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.evaluation.names import DETAILS
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.store.coreset_file import load_coreset
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 NAME = "evaluate"
 HELP = "Evaluate a RUN, or a coreset file: fit by --inference on its coreset, predict the test set, mean ± sd over fresh networks."

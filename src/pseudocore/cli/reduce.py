@@ -20,7 +20,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.runtime.profiling import recording
 from pseudocore.runtime.steps import COMPILE_HELP, Compile
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 NAME = "reduce"
 USAGE = "pseudocore reduce METHOD DATA --out RUN"
@@ -132,7 +132,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
                 folder.close()
                 way_on = (
                     f"{out} holds its earlier run again"
-                    if folder.gave_way
+                    if folder.was_restored
                     else f"go on with: {_resuming(words)}"
                 )
                 err.print(f"{stopped}; {way_on}")

@@ -24,7 +24,7 @@ from pseudocore.runtime import profiling as cost
 from pseudocore.runtime.steps import Compile
 from pseudocore.store.expert_folder import ExpertFolder, Storage, traits
 from pseudocore.store.expert_shards import MappedExperts
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 from pseudocore.training.experts import Resident, Trainer, Training, train, usual_group
 from pseudocore.training.filling import OnEpoch, OnStart, fill
 
