@@ -181,7 +181,7 @@ def stepper(
         lambda _, state, rng: hmc.step(log_density, state, rng),
         problem,
         compile,
-        compile_regions=True,
+        repeats_passes=True,
     ), state
 
 

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import torch
 
-from pseudocore import api
+from pseudocore import api, presets
 from pseudocore import assembly as setups
-from pseudocore.cli import presets
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import Examples
 from pseudocore.data import load

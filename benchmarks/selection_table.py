@@ -17,9 +17,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from pseudocore import api
+from pseudocore import api, presets
 from pseudocore import assembly as setups
-from pseudocore.cli import presets
 from pseudocore.core import config
 from pseudocore.core.registry import methods
 from pseudocore.store.folders import hardware, versions

@@ -22,9 +22,8 @@ from typing import Any
 from cells import words
 from cold_posterior import published_options
 
-from pseudocore import api
+from pseudocore import api, presets
 from pseudocore import assembly as setups
-from pseudocore.cli import presets
 from pseudocore.data import load
 from pseudocore.store.coreset_file import save_coreset
 from pseudocore.store.files import write_json

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 import pseudocore
+from pseudocore import presets
 from pseudocore.api import Reduction
-from pseudocore.cli import presets
 from pseudocore.cli.main import main
 from pseudocore.core.registry import inferences, methods, models
 

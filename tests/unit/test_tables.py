@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from pseudocore import presets
 from pseudocore.assembly import Reduction
-from pseudocore.cli import presets
 from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.registry import methods
 from pseudocore.evaluation.tables import Estimate

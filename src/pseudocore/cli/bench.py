@@ -14,7 +14,7 @@ from pseudocore.core import config
 from pseudocore.reproduce.bench import formatting as lines
 from pseudocore.reproduce.bench import plan, tasks
 from pseudocore.reproduce.bench.workload import SIZES, Workload, device_of
-from pseudocore.runtime.steps import COMPILE_HELP, Compile
+from pseudocore.runtime import COMPILE_HELP, Compile
 from pseudocore.store.files import write_json
 from pseudocore.store.run_folder import refuse_own_file
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from pseudocore.cli import presets
+from pseudocore import presets
 from pseudocore.cli.console import comparison_table, err, out, print_json
 from pseudocore.cli.flags import Json, Switch
 from pseudocore.cli.output import warn_of_divergence

@@ -7,19 +7,18 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 
-from pseudocore import api
+from pseudocore import api, presets
 from pseudocore import assembly as setups
 from pseudocore.assembly import Setup
 from pseudocore.cli import flags as flagging
-from pseudocore.cli import presets
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
 from pseudocore.core.config import options
 from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
+from pseudocore.runtime import COMPILE_HELP, Compile
 from pseudocore.runtime.profiling import recording
-from pseudocore.runtime.steps import COMPILE_HELP, Compile
 from pseudocore.store.run_folder import Run
 
 NAME = "reduce"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter, validators
 from rich.table import Table
 
-from pseudocore.cli import presets
+from pseudocore import presets
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch
 from pseudocore.core.errors import ConfigError

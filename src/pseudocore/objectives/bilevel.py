@@ -46,10 +46,8 @@ class Settings:
     does not grow with their number.
     """
 
-    compile_regions: ClassVar[bool] = True
-    """A step is some dozens of passes through the network, written out: captured in seconds,
-    compiled whole in many minutes.
-    """
+    repeats_passes: ClassVar[bool] = True
+    """A step is some dozens of passes through the network."""
 
 
 def teach(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.runtime import autodiff
 from pseudocore.training.optimisers import Moments, adam, start
 
 
@@ -58,7 +58,7 @@ def advance(
             logits = problem.model.logits(theta, x)
         return mean_squared_error(logits.to(y.dtype), y)
 
-    gradient = gradient_of(loss)(theta[0])
+    gradient = autodiff.grad(loss)(theta[0])
     change, moments = adam(gradient.unsqueeze(0), moments, step_size)
     age = pool.age.index_select(0, place) + 1
     keep = (age < max_age).unsqueeze(

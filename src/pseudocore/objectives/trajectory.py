@@ -22,7 +22,7 @@ from pseudocore.core.types import Coreset
 from pseudocore.objectives import multiformation as formation
 from pseudocore.objectives.initial import Initial
 from pseudocore.objectives.unroll import Drawn, Energy, View
-from pseudocore.runtime.steps import compile_region
+from pseudocore.runtime.execution import repeated
 from pseudocore.training.losses import Loss, per_example
 
 
@@ -42,7 +42,7 @@ class Tiles:
     augment: Drawn | None
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
-        tiles: Tensor = compile_region(self.apply)(x, self.draw(rng, len(x), x.device))
+        tiles: Tensor = repeated(self.apply)(x, self.draw(rng, len(x), x.device))
         return tiles
 
     def draw(self, rng: Rng, num: int, device: torch.device | str) -> Any:
@@ -91,15 +91,18 @@ class Settings:
     num_experts: Count = 20
     """Experts to train when none are given."""
 
-    compile_regions: ClassVar[bool] = True
-    """A step is some hundred passes through the network: captured in seconds, compiled whole in
-    many minutes.
-    """
+    repeats_passes: ClassVar[bool] = True
+    """A step is some hundred passes through the network."""
 
     @property
     def expert_epochs(self) -> int:
         """The last epoch of an expert that can be asked for."""
         return max(1, self.max_start - 1)
+
+    @property
+    def expert_loss(self) -> Loss:
+        """The loss that experts are trained on when none are given."""
+        return "cross-entropy"
 
 
 def begin(method: Settings, problem: Problem, rng: Rng) -> State:
@@ -137,10 +140,6 @@ class MeanLoss:
 
     def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
         return self.of(self.outputs(theta, x))
-
-    @property
-    def has_kernels(self) -> bool:
-        return self.problem.has_kernels
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
         with self.problem.fast():

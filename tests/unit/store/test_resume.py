@@ -126,7 +126,7 @@ def test_open_refuses_what_is_no_run(tmp_path: Path) -> None:
         Run.open(run.path)
     (run.path / "config.toml").write_text("seed = 0")
     (run.path / "manifest.json").write_text('{"kind": "website"}')
-    with pytest.raises(RunError, match="not the manifest of a run"):
+    with pytest.raises(RunError, match="holds no run: the kind of its manifest"):
         Run.open(run.path)
 
 

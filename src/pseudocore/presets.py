@@ -8,7 +8,7 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean
 from pseudocore.store.files import read_toml
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parent
 _FOLDERS = (_PACKAGE / "presets", _PACKAGE.parents[1] / "presets")
 """In an installed package, and in a source checkout."""
 

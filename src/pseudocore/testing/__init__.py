@@ -1,0 +1,41 @@
+"""The conformance suite, for authors of methods and inferences in this package or another.
+
+```python
+from pseudocore.testing import MethodConformance
+
+
+class TestMine(MethodConformance):
+    method = Mine
+```
+
+`check_method(Mine)` and `check_inference(Mine)` run the same checks without pytest. The small
+problems and recorders that the checks use are here too. `docs/plugins.md` is the guide.
+"""
+
+from pseudocore.testing.inferences import InferenceConformance, check_inference
+from pseudocore.testing.methods import MethodConformance, check_method
+from pseudocore.testing.problems import (
+    MemoryCheckpoints,
+    few_digits,
+    raises,
+    small_coreset,
+    small_dataset,
+    small_problem,
+)
+from pseudocore.testing.suite import emulate_capture, global_generators, scramble
+
+__all__ = [
+    "InferenceConformance",
+    "MemoryCheckpoints",
+    "MethodConformance",
+    "check_inference",
+    "check_method",
+    "emulate_capture",
+    "few_digits",
+    "global_generators",
+    "raises",
+    "scramble",
+    "small_coreset",
+    "small_dataset",
+    "small_problem",
+]
