@@ -91,7 +91,7 @@ def test_a_coreset_file_alone_can_be_evaluated_and_exported(
         == of_run
     )
     said = done("evaluate received.safetensors --seeds 1 --num-steps 2")
-    assert "not kept" in said.err
+    assert "not saved" in said.err
     assert sorted(own_world.rglob("*")) == before
     done("export received.safetensors out.npz")
     assert np.array_equal(np.load("out.npz")["x"], load_coreset(received).x.numpy())
@@ -210,7 +210,7 @@ def test_what_is_not_ours_is_not_written_over(
     Path("mine.toml").write_text("[setup]")
     before = mine.read_bytes()
     assert "mine.npz exists and is no export" in refused(f"export run {mine}")
-    assert "mine.toml is there already and is no HTML page" in refused("report run --out mine.toml")
+    assert "mine.toml exists and is no HTML page" in refused("report run --out mine.toml")
     assert "run holds a run" in refused("testbed --method bpc-fkl --size 5 --out run")
     assert (mine.read_bytes(), Path("mine.toml").read_text()) == (before, "[setup]")
     assert "--format png writes a folder" in refused("export run picture.png")

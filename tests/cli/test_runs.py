@@ -64,7 +64,7 @@ def interrupted(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> s
 def test_a_run_without_a_coreset_says_how_to_go_on(
     interrupted: str, refused: Refused, done: Done
 ) -> None:
-    command = interrupted.rstrip("\n").partition("; go on with: ")[2]
+    command = interrupted.rstrip("\n").partition("; resume with: ")[2]
     for verb in ("evaluate run --num-steps 2", "export run out.npz"):
         assert (
             refused(verb)
@@ -126,7 +126,7 @@ def test_a_run_with_another_configuration_is_not_resumed(refused: Refused, done:
 def test_an_interrupted_run_tells_how_to_go_on_and_ends_as_if_never_stopped(
     interrupted: str, done: Done
 ) -> None:
-    words, command = interrupted.rstrip("\n").split("; go on with: ")
+    words, command = interrupted.rstrip("\n").split("; resume with: ")
     assert words == "interrupted after step 19 of 24"
     assert command == f"pseudocore {LONGER} --resume"
     assert _manifest()["status"] == "interrupted"
@@ -144,7 +144,7 @@ def test_the_way_to_go_on_after_overwrite_does_not_overwrite(
     monkeypatch.setattr("pseudocore.api.run_reduction", _stopped)
     said = cli(f"{REDUCE} --overwrite")
     assert said.code == 130
-    assert said.err == f"interrupted; go on with: pseudocore {REDUCE} --resume\n"
+    assert said.err == f"interrupted; resume with: pseudocore {REDUCE} --resume\n"
 
 
 def test_overwrite_keeps_the_old_run_until_the_new_one_has_something(

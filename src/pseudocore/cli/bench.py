@@ -19,14 +19,11 @@ from pseudocore.store.files import write_json
 from pseudocore.store.run_folder import refuse_own_file
 
 NAME = "bench"
-HELP = "Time a step of every method and of its parts on noise, beside plain loops and what this machine can do at best; and how cost grows."
 
 
 def make_app(words: Sequence[str]) -> App:
     """The verb with the sizes of the workload as flags."""
-    app = App(name=NAME, help=HELP)
-    app.default(flagging.command(_verb(), flagging.parameters(Workload, "Workload")))
-    return app
+    return flagging.verb(NAME, _verb(), flagging.parameters(Workload, "Workload"))
 
 
 def _several(help: str) -> Any:
@@ -102,7 +99,6 @@ def _verb() -> Callable[..., Any]:
         )
         return 0
 
-    bench.__doc__ = HELP
     return bench
 
 

@@ -22,19 +22,13 @@ from pseudocore.store.files import write_json
 from pseudocore.store.run_folder import Run, refuse_own_file
 
 NAME = "continual"
-HELP = "Class-incremental learning: reduce each stage's classes as RUN did, fit on the memory alone, test on all classes seen so far."
 
 
 def make_app(words: Sequence[str]) -> App:
     """The verb with the flags of the inference that these words ask for."""
-    app = App(name=NAME, help=HELP)
-    name = flagging.asked_for(words, "--inference") or "sgd"
-    app.default(
-        flagging.command(
-            _verb(name), flagging.parameters(inferences[name].make, f"Inference: {name}")
-        )
-    )
-    return app
+    name = flagging.value_of(words, "--inference") or "sgd"
+    of_inference = flagging.parameters(inferences[name].make, f"Inference: {name}")
+    return flagging.verb(NAME, _verb(name), of_inference)
 
 
 def _verb(name: str) -> Callable[..., Any]:
@@ -99,7 +93,6 @@ def _verb(name: str) -> Callable[..., Any]:
         )
         return 0
 
-    continual.__doc__ = HELP
     return continual
 
 

@@ -23,14 +23,11 @@ from pseudocore.store.files import write_bytes, write_json, writing
 from pseudocore.store.folders import MANIFEST_FILE
 
 NAME = "testbed"
-HELP = "Every divergence method on a Gaussian location model, where reverse KL, forward KL and W₂ to the full posterior are exact."
 
 
 def make_app(words: Sequence[str]) -> App:
     """The verb with the settings of the test bed as flags."""
-    app = App(name=NAME, help=HELP)
-    app.default(flagging.command(_verb(), flagging.parameters(Bed, "Test bed")))
-    return app
+    return flagging.verb(NAME, _verb(), flagging.parameters(Bed, "Test bed"))
 
 
 def _verb() -> Callable[..., Any]:
@@ -88,7 +85,6 @@ def _verb() -> Callable[..., Any]:
         )
         return 0
 
-    testbed.__doc__ = HELP
     return testbed
 
 

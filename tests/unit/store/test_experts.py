@@ -279,7 +279,7 @@ def test_opening_what_is_no_buffer(tmp_path: Path, problem: Problem) -> None:
     (tmp_path / "begun/manifest.json").write_text('{"kind": "pseudocore experts", "schema": 1}')
     with pytest.raises(
         RunError,
-        match=r"begun/manifest\.json is damaged: it does not say .* what the experts were trained on",
+        match=r"begun/manifest\.json is damaged: its identity is None",
     ):
         ExpertFolder.open(tmp_path / "begun")
 
