@@ -31,7 +31,7 @@ out = Console(
 
 def print_json(document: Any) -> None:
     """Print one JSON document on standard output, without NaN or Infinity literals."""
-    from pseudocore.store import strict_json  # imports torch, which `--help` must not
+    from pseudocore.store.files import encode_json  # imports torch, which `--help` must not
 
     out.print(json.dumps(json.loads(encode_json(document)), indent=2))
 

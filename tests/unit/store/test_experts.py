@@ -271,7 +271,7 @@ def test_opening_what_is_no_buffer(tmp_path: Path, problem: Problem) -> None:
         ExpertFolder.open(tmp_path / "run")
     ExpertFolder.create(tmp_path / "begun", identity(problem)).close()
     with pytest.raises(
-        RunError, match="holds no run: the kind of its manifest.json is 'pseudocore experts'"
+        RunError, match=r"holds no run: the kind of its manifest\.json is 'pseudocore experts'"
     ):
         Run.open(tmp_path / "begun")
     with pytest.raises(ArtifactError, match="holds no experts yet"):
