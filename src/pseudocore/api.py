@@ -39,8 +39,8 @@ from pseudocore.runtime import profiling as cost
 from pseudocore.runtime.loop import Outcome, run
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.expert_folder import ExpertFolder, Storage
-from pseudocore.store.manifest import versions
-from pseudocore.store.runs import Run
+from pseudocore.store.folders import versions
+from pseudocore.store.run_folder import Run
 from pseudocore.training.experts import (
     OnEpoch,
     OnStart,

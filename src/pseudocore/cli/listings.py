@@ -21,8 +21,7 @@ from pseudocore.evaluation.tables import Estimate, Row, comparison
 from pseudocore.evaluation.tables import markdown as to_markdown
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.export import export_npz, export_pngs
-from pseudocore.store.overwrite import refuse_own_file
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run, refuse_own_file
 
 
 def methods(*, json: Json = False) -> int:

@@ -18,7 +18,7 @@ from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.runtime.profiling import recording
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 NAME = "reduce"
 
@@ -105,7 +105,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
                 folder.close()
                 next_step = (
                     f"{out} holds its earlier run again"
-                    if folder.gave_way
+                    if folder.was_restored
                     else f"resume with: {_resuming(words)}"
                 )
                 err.print(f"{interruption}; {next_step}")
