@@ -33,10 +33,9 @@ from pseudocore.progress import progress as progress_bar
 from pseudocore.reduction import OnLog, configuration
 from pseudocore.reduction import resolved as resolved
 from pseudocore.reduction import run_reduction as run_reduction
-from pseudocore.runtime import profiling
-from pseudocore.runtime.steps import Compile
+from pseudocore.runtime import Compile, profiling
 from pseudocore.store.coreset_file import load_coreset
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 __all__ = ["evaluate", "infer", "load", "reduce", "train_experts"]
 

@@ -16,7 +16,7 @@ from pseudocore.core.types import Dataset
 from pseudocore.evaluation.metrics import measure, spreads
 from pseudocore.evaluation.robustness import in_batches
 from pseudocore.models import custom
-from pseudocore.runtime.steps import Compile
+from pseudocore.runtime import Compile
 from pseudocore.store.expert_folder import ExpertFolder, Storage
 from pseudocore.training.experts import OnEpoch, OnStart, Trainer, Training, fill, identity
 

@@ -6,7 +6,7 @@ from typing import Any
 from pseudocore.assembly import check_tables
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean
-from pseudocore.store import toml
+from pseudocore.store.files import read_toml
 
 _PACKAGE = Path(__file__).resolve().parent
 _FOLDERS = (_PACKAGE / "presets", _PACKAGE.parents[1] / "presets")
@@ -32,6 +32,6 @@ def read(name: str) -> dict[str, Any]:
             f"unknown preset {name!r}{did_you_mean(name, presets, num=3)} "
             f"(pseudocore methods lists all {len(presets)} there are; a path to a .toml file does as well)"
         )
-    tables = toml.read(presets.get(name, Path(name)))
+    tables = read_toml(presets.get(name, Path(name)))
     check_tables(tables, what=f"preset {name}")
     return tables

@@ -20,8 +20,8 @@ from pseudocore.presets import read as read_preset
 from pseudocore.runtime import profiling
 from pseudocore.runtime.loop import Outcome, run
 from pseudocore.store.expert_folder import ExpertFolder
-from pseudocore.store.manifest import versions
-from pseudocore.store.runs import Run
+from pseudocore.store.folders import versions
+from pseudocore.store.run_folder import Run
 from pseudocore.training.experts import Training, with_experts
 
 OnLog = Callable[[int, dict[str, float]], None]

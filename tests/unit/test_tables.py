@@ -26,8 +26,8 @@ from pseudocore.reproduce.published import Printed, printed
 from pseudocore.reproduce.recipes import Missing, Recipe, changed, find_recipe
 from pseudocore.reproduce.results import FAILED, FINISHED, SCHEMA, Result, keep, settings, stored
 from pseudocore.reproduce.running import _pooled
-from pseudocore.store import strict_json
-from pseudocore.store.manifest import hardware
+from pseudocore.store.files import write_json
+from pseudocore.store.folders import hardware
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -245,7 +245,7 @@ def test_a_cell_that_was_never_run_costs_what_bench_says(tmp_path: Path) -> None
         "d": {**mine, "rows": [{"name": "dm"}]},
         "e": {**mine, "rows": 3},
     }.items():
-        strict_json.write(tmp_path / "bench" / f"{name}.json", document)
+        write_json(tmp_path / "bench" / f"{name}.json", document)
     (tmp_path / "bench" / "f.json").write_text("no JSON")
     (planned,) = make_plan([one], presets.available(), tmp_path, seeds=3)
     assert planned.estimate == "about 100 s of steps by bench"  # 20,000 of them

@@ -11,6 +11,7 @@ from cyclopts import App, Parameter, validators
 from rich.table import Table
 
 from pseudocore import presets
+from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch
 from pseudocore.core.errors import ConfigError
@@ -23,15 +24,12 @@ from pseudocore.reproduce.running import CellRunner
 from pseudocore.store.files import write_bytes, writing
 
 NAME = "table"
-HELP = "Fill a published table, or our own (digits), from presets, cell by cell; print ours beside theirs. Without NAME: what there is."
 _SHOWN = ("accuracy", "nll")
 
 
 def make_app(words: Sequence[str]) -> App:
     """The verb; `words` are for telling how to go on."""
-    app = App(name=NAME, help=HELP)
-    app.default(_verb(words))
-    return app
+    return flagging.verb(NAME, _verb(words))
 
 
 def _verb(words: Sequence[str]) -> Callable[..., Any]:
@@ -134,7 +132,6 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
             )
         return 2 if any(result.status != FINISHED for result in results.values()) else 0
 
-    table.__doc__ = HELP
     return table
 
 

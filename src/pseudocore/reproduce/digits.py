@@ -12,7 +12,7 @@ from typing import Any
 
 from pseudocore.core.registry import methods
 from pseudocore.reproduce.fields import fields
-from pseudocore.store import toml
+from pseudocore.store.files import decode_toml
 
 NAME = "digits"
 PRESET = "tables/digits.toml"
@@ -71,7 +71,7 @@ def _fields(method: str) -> frozenset[str]:
 
 @functools.cache
 def _file() -> dict[str, Any]:
-    return toml.loads(
+    return decode_toml(
         files("pseudocore.reproduce").joinpath("digits.toml").read_text(encoding="utf-8"),
         source=PRESET,
     )

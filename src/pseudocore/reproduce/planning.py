@@ -15,8 +15,8 @@ from pseudocore.data import available, load
 from pseudocore.reproduce.cells import Cell
 from pseudocore.reproduce.recipes import Missing, Recipe, changed, find_recipe
 from pseudocore.reproduce.results import FINISHED, Result, difference, stored
-from pseudocore.store import strict_json
-from pseudocore.store.manifest import hardware
+from pseudocore.store.files import read_json
+from pseudocore.store.folders import hardware
 
 SHAPES = {
     "cifar10": "cifar",
@@ -143,7 +143,7 @@ def _benched(out: Path) -> dict[tuple[str, str], float]:
         with suppress(
             PseudocoreError, LookupError, TypeError, AttributeError
         ):  # an estimate is nothing to stop for
-            document = strict_json.read(path)
+            document = read_json(path)
             if document["hardware"] == hardware():
                 found |= {
                     (row["name"], document["workload"]["shape"]): float(row["ours"]["ms"])

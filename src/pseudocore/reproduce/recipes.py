@@ -21,7 +21,7 @@ from pseudocore.reproduce.cells import Cell, table_of
 from pseudocore.reproduce.fields import fields
 from pseudocore.reproduce.protocols import Way
 from pseudocore.reproduce.published import printed
-from pseudocore.store import toml
+from pseudocore.store.files import read_toml
 
 TRUE, PUBLISHED = "true", "published"
 """The two protocols: honest inference and metrics, and what is known to have produced the printed
@@ -130,7 +130,7 @@ def _per_class(cell: Cell) -> int:
 
 @functools.cache
 def _read(name: str, path: Path) -> dict[str, Any]:
-    found = toml.read(path)
+    found = read_toml(path)
     check_tables(found, what=f"preset {name}")
     return found
 

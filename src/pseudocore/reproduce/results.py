@@ -14,9 +14,8 @@ from pseudocore.core.errors import ArtifactError
 from pseudocore.reproduce.cells import Cell
 from pseudocore.reproduce.recipes import PUBLISHED, TRUE, Recipe
 from pseudocore.reproduce.validate import wrong_entry
-from pseudocore.store import strict_json
-from pseudocore.store.files import writing
-from pseudocore.store.manifest import hardware, now, versions
+from pseudocore.store.files import decode_json, encode_json, read_json, write_json, writing
+from pseudocore.store.folders import hardware, now, versions
 
 SCHEMA = 1
 """Version of the file's layout; a reader refuses any other."""
@@ -65,7 +64,7 @@ def settings(recipe: Recipe, seeds: int, severities: Iterable[int]) -> dict[str,
         "seeds": seeds,
         "severities": list(severities),
     }
-    decoded: dict[str, Any] = strict_json.decode(strict_json.encode(found))
+    decoded: dict[str, Any] = decode_json(encode_json(found))
     return decoded
 
 
@@ -106,7 +105,7 @@ def keep(out: Path, result: Result) -> Path:
     path = out / result.table / f"{result.cell}.json"
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    strict_json.write(path, {"kind": _KIND, "schema": SCHEMA, **asdict(result)})
+    write_json(path, {"kind": _KIND, "schema": SCHEMA, **asdict(result)})
     return path
 
 
@@ -130,7 +129,7 @@ def stored(out: Path, cells: Sequence[Cell], recipes: Mapping[str, Recipe]) -> d
     for path in sorted(
         {path for folder in folders for path in folder.glob("*.json")}.difference(places.values())
     ):
-        document = strict_json.read(path)
+        document = read_json(path)
         for cell, recipe in missing:
             of_preset = document.get("kind") != _KIND and recipe.preset == document.get("preset")
             if of_preset and (result := _of_file(path, document, cell, recipe)) is not None:
@@ -156,7 +155,7 @@ def commit() -> str | None:
 
 
 def _read(path: Path) -> Result:
-    document = strict_json.read(path)
+    document = read_json(path)
     if document.pop("kind", None) != _KIND:
         raise ArtifactError(
             f"{path} is not a result of pseudocore table; move it away, or choose another --out"

@@ -33,11 +33,10 @@ from pseudocore.reproduce.cells import Cell
 from pseudocore.reproduce.recipes import Recipe
 from pseudocore.reproduce.results import FAILED, FINISHED, Result, settings
 from pseudocore.runtime import profiling as cost
-from pseudocore.store import strict_json
 from pseudocore.store.expert_folder import ExpertFolder
-from pseudocore.store.files import writing
-from pseudocore.store.lock import Lock, TakenError
-from pseudocore.store.runs import Run
+from pseudocore.store.files import encode_json, writing
+from pseudocore.store.folders import Lock, TakenError
+from pseudocore.store.run_folder import Run
 
 _KEPT = ("inference", "options", "model", "data")
 _GATHERED = ("warnings", "chosen")
@@ -247,6 +246,4 @@ def _by_corruption(tables: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[
 
 
 def _digest(what: Mapping[str, Any]) -> str:
-    return hashlib.blake2b(
-        strict_json.encode(what, sort_keys=True).encode(), digest_size=10
-    ).hexdigest()
+    return hashlib.blake2b(encode_json(what, sort_keys=True).encode(), digest_size=10).hexdigest()

@@ -26,7 +26,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.expert_shards import MappedExperts
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 from pseudocore.training import experts
 from pseudocore.training.experts import Resident, Training, train, with_experts
 
@@ -315,7 +315,9 @@ def test_named_experts_are_used(tmp_path: Path, reduced: Callable[..., Tensor]) 
     assert torch.equal(
         named, reduced()
     )  # those it would have trained for itself: same seed, same settings
-    api.train_experts("digits", out=tmp_path / "other", num=2, epochs=3, model="mlp", width=16, lr=0.1)
+    api.train_experts(
+        "digits", out=tmp_path / "other", num=2, epochs=3, model="mlp", width=16, lr=0.1
+    )
     assert not torch.equal(named, reduced(experts=str(tmp_path / "other")))
 
 
