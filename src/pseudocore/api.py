@@ -2,12 +2,14 @@
 thin layer over the same functions.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
+from torch import Tensor
 
 from pseudocore import assembly as setups
 from pseudocore.assembly import Reduction as Reduction
@@ -18,18 +20,36 @@ from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Dataset, Inference, Iterative, Predict, Selector
+from pseudocore.core.types import (
+    Coreset,
+    Dataset,
+    Inference,
+    Iterative,
+    NeedsExperts,
+    Predict,
+    Selector,
+)
 from pseudocore.data import load as load_data
 from pseudocore.evaluation.evaluate import Extras, assess
-from pseudocore.evaluation.metrics import Metrics
+from pseudocore.evaluation.metrics import Metrics, measure, spreads
+from pseudocore.evaluation.robustness import in_batches
 from pseudocore.objectives.multiformation import decoded
 from pseudocore.runtime import profiling as cost
 from pseudocore.runtime.loop import Outcome, run
+from pseudocore.runtime.steps import Compile
 from pseudocore.store.coreset_file import load_coreset
+from pseudocore.store.expert_folder import ExpertFolder, Storage
 from pseudocore.store.manifest import versions
 from pseudocore.store.runs import Run
-from pseudocore.training.buffer import experts as experts
-from pseudocore.training.buffer import with_experts
+from pseudocore.training.experts import (
+    OnEpoch,
+    OnStart,
+    Trainer,
+    Training,
+    fill,
+    identity,
+    with_experts,
+)
 
 OnLog = Callable[[int, dict[str, float]], None]
 
@@ -86,7 +106,25 @@ def run_reduction(
     if folder is not None:
         _begin(folder, problem)
     with cost.recording() as costs, cost.stage("reduce", problem.device):
-        problem = with_experts(reduction, problem, folder, lambda done, numbers: on_log(0, numbers))
+        method, seed = reduction.method, reduction.seed
+        command = ""
+        if isinstance(method, NeedsExperts) and folder is not None:
+            command = experts_command(
+                reduction.setup,
+                Training(loss=cast(Any, method.expert_loss)),
+                num=method.num_experts,
+                epochs=method.expert_epochs,
+                seed=seed,
+                out=folder.path / "experts",
+            )
+        problem = with_experts(
+            problem,
+            method,
+            seed=seed,
+            run=folder,
+            command=command,
+            on_epoch=lambda done, numbers: on_log(0, numbers),
+        )
         outcome = _carry_out(reduction, problem, folder, on_log, loop_options)
     outcome = _unless_runaway(outcome, problem)
     outcome = outcome._replace(coreset=_with_origin(outcome.coreset, reduction, problem, outcome))
@@ -186,6 +224,134 @@ def evaluate(
         "seconds": round(time.monotonic() - began, 3),
         "cost": cost.to_table(costs),
     }
+
+
+def train_experts(
+    data: str | Path | Dataset,
+    *,
+    out: str | Path,
+    num: int = 20,
+    epochs: int = 22,
+    seed: int = 0,
+    storage: Storage = "float32",
+    group: int | None = None,
+    device: str = "auto",
+    compile: Compile = "auto",
+    overwrite: bool = False,
+    command: str = "",
+    on_start: OnStart = lambda done, total: None,
+    on_epoch: OnEpoch = lambda done, numbers: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train networks on all of `data` and keep them at every epoch, for methods that learn from
+    experts.
+
+    Experts in the folder that were trained alike are kept, and trained further where they have
+    fewer epochs.
+
+    Args:
+        data: Name or path of a data set, or the data set.
+        out: Folder for the experts.
+        num: Number of experts.
+        epochs: Epochs to train each for.
+        seed: Seed of every random stream.
+        storage: Type that snapshots are stored in, `float32` or `bfloat16`.
+        group: Experts trained in one batched pass. Defaults to the fastest number.
+        device: `auto`, `cpu` or `cuda`.
+        compile: `auto`, `on` or `off`.
+        overwrite: Replace experts in the folder that were trained otherwise.
+        command: Command line to keep with the experts. Defaults to one with the same effect.
+        on_start: Called with the number of epochs already trained and the total.
+        on_epoch: Called with the number of epochs trained so far and numbers to show.
+        **options: Fields of `Setup` (`model`, `preprocess`, ...) and of `Training` (`loss`, ...).
+
+    Returns:
+        What is in the folder, what was trained, and the experts' training loss and test accuracy.
+    """
+    for name, count in {"num": num, "epochs": epochs, "group": group}.items():
+        if count is not None and count < 1:
+            raise ConfigError(f"{name} = {count} must be at least 1", code="option", option=name)
+    if storage not in get_args(Storage):
+        raise ConfigError(
+            f"storage = {storage!r} is not one of {', '.join(map(repr, get_args(Storage)))}",
+            code="option",
+            option="storage",
+        )
+    given = data if isinstance(data, Dataset) else None
+    of_training = {option.name for option in config.options(Training)} & options.keys()
+    training = config.build(
+        Training, {name: options.pop(name) for name in of_training}, what="training"
+    )
+    words = {**options, "data": str(data) if given is None else given.name}
+    setup = config.build(Setup, words, what="setup")
+    problem = setups.build(setup, given, device=device)
+    command = command or experts_command(
+        setup, training, num=num, epochs=epochs, seed=seed, storage=storage, out=out
+    )
+    described = identity(problem, training, seed, storage)
+    with ExpertFolder.create(out, described, overwrite=overwrite, command=command) as folder:
+        began = time.monotonic()
+        trained = fill(
+            folder,
+            Trainer(problem, training, seed, compile=compile),
+            num=num,
+            num_epochs=epochs,
+            group=group,
+            on_start=on_start,
+            on_epoch=on_epoch,
+        )
+        seconds = time.monotonic() - began
+        found = folder.mapped(problem)
+        return {
+            "experts": str(folder.path),
+            "num_experts": found.num_experts,
+            "num_epochs": found.num_epochs,
+            "trained_epochs": trained,
+            "seconds": round(seconds, 3),
+            "images_per_second": round(trained * problem.num_train / seconds) if trained else None,
+            "bytes": folder.size(),
+            **spreads(_expert_scores(folder, problem)),
+        }
+
+
+experts = train_experts
+"""The old name."""
+
+
+def experts_command(setup: Setup, training: Training, **flags: Any) -> str:
+    """The command line that trains the same experts."""
+    words = ["pseudocore", "experts", setup.data]
+    for settings in (setup, training):
+        for option in config.options(type(settings)):
+            value = getattr(settings, option.name)
+            if option.name not in ("data", "experts") and value != option.default:
+                flags[option.name] = value
+    for name, value in flags.items():
+        flag = name.replace("_", "-")
+        is_switch = isinstance(value, bool)
+        words += [f"--{'' if value else 'no-'}{flag}"] if is_switch else [f"--{flag}", str(value)]
+    return shlex.join(words)
+
+
+def _expert_scores(folder: ExpertFolder, problem: Problem) -> list[dict[str, float]]:
+    """Last training loss and test accuracy of every expert; batch norm as on the first training
+    points.
+    """
+    found = folder.mapped(problem)
+    scores = []
+    for number in range(found.num_experts):
+        theta = found.at(torch.tensor([number]), torch.tensor([found.num_epochs]))[0]
+        statistics = problem.model.statistics(theta, next(problem.batches(512))[0]) or None
+
+        def predict(x: Tensor, theta: Tensor = theta, statistics: Any = statistics) -> Tensor:
+            with problem.fast():
+                logits = problem.model.logits(theta, problem.inputs(x), statistics)
+            return logits.to(problem.dtype).log_softmax(-1)
+
+        metrics = measure(predict, in_batches(problem.data.test), problem.num_classes)
+        loss = folder.losses(number)[found.num_epochs - 1]
+        scores.append({"train_loss": loss, "accuracy": metrics.accuracy})
+    return scores
 
 
 def _carry_out(

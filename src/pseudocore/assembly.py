@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-import pseudocore.inference
-import pseudocore.methods  # noqa: F401  (these imports fill the registries)
 from pseudocore.core import config
 from pseudocore.core.config import Positive, Range
 from pseudocore.core.errors import ArtifactError, ConfigError, DataError

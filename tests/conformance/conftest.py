@@ -5,7 +5,6 @@ nothing may depend on.
 import functools
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,70 +14,21 @@ import torch
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone, flatten
-from pseudocore.core.types import Dataset, Examples
-from pseudocore.data import digits
-from pseudocore.data import preprocessing as whiten
-from pseudocore.models.convnet import ConvNetWide
+from pseudocore.core.types import Dataset
 from pseudocore.runtime.steps import StepRunner, _record
-from pseudocore.training.experts import Resident, Training, train
-
-PER_CLASS = 12
-NUM_EXPERTS, NUM_EPOCHS = 2, 4
-"""As many epochs as a tiny trajectory method asks for, and one more."""
+from pseudocore.testing import few_digits, small_problem
 
 MakeProblem = Callable[..., Problem]
 
 
 @pytest.fixture(scope="session")
 def data() -> Dataset:
-    """Twelve training images of each digit, forty test images."""
-    whole = digits()
-    train = torch.cat(
-        [(whole.train.y == label).nonzero().flatten()[:PER_CLASS] for label in range(10)]
-    )
-    return Dataset(
-        "few-digits",
-        Examples(whole.train.x[train], whole.train.y[train]),
-        Examples(whole.test.x[:40], whole.test.y[:40]),
-        10,
-    )
+    return few_digits()
 
 
 @pytest.fixture(scope="session")
-def make_problem(data: Dataset) -> MakeProblem:
-    """The digits under a convolutional network of four and eight channels, with experts for the
-    methods that learn from them.
-    """
-
-    @functools.cache
-    def trained(norm: Any, dtype: torch.dtype, device: str) -> Resident:
-        return train(
-            bare(norm, dtype, device),
-            Training(lr=0.05, batch_size=16),
-            num=NUM_EXPERTS,
-            num_epochs=NUM_EPOCHS,
-        )
-
-    def bare(norm: Any, dtype: torch.dtype, device: str) -> Problem:
-        model, where = (
-            ConvNetWide(width=4, norm=norm).build(data.shape, data.num_classes),
-            torch.device(device),
-        )
-        torch.backends.cudnn.deterministic = True  # as `setup.build` has it
-        return Problem(
-            data,
-            model,
-            whiten.make("standard", data, device=where, dtype=dtype),
-            device=where,
-            dtype=dtype,
-        )
-
-    def make(
-        norm: Any = "none", dtype: torch.dtype = torch.float32, device: str = "cpu"
-    ) -> Problem:
-        return replace(bare(norm, dtype, device), experts=trained(norm, dtype, device))
-
-    return make
+def make_problem() -> MakeProblem:
+    return functools.partial(small_problem, experts=True)
 
 
 @pytest.fixture

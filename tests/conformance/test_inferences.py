@@ -20,6 +20,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.store import toml
+from pseudocore.testing import small_coreset
 
 MakeProblem = Callable[..., Problem]
 
@@ -47,20 +48,6 @@ def tiny(entry: Entry, **changes: Any) -> Any:
     )
 
 
-def coreset(problem: Problem, kind: str = "labels", weighted: bool = False) -> Coreset:
-    """Thirty real images with labels, distributions over classes, or real-valued outputs."""
-    x, labels = problem.data.train.x[::4].float() / 255, problem.data.train.y[::4]
-    one_hot = torch.eye(problem.num_classes)[labels]
-    y = {"labels": labels, "probabilities": 0.9 * one_hot + 0.01, "outputs": one_hot - 0.1}[kind]
-    weight = 0.1 + 2 * Rng(0).uniform(len(x)) if weighted else torch.ones(len(x))
-    provenance = (
-        {"posterior": {"logit_scale": 5.0, "prior_variance": 0.02, "ridge": 0.05}}
-        if kind == "outputs"
-        else {}
-    )
-    return Coreset(x, y, weight, provenance=provenance)
-
-
 def predict(
     entry: Entry, problem: Problem, points: Coreset, seed: int = 0, **changes: Any
 ) -> Tensor:
@@ -76,7 +63,7 @@ def test_predictions_are_log_probabilities(
     entry: Entry, make_problem: MakeProblem, kind: str, weighted: bool, dtype: torch.dtype
 ) -> None:
     problem = make_problem(dtype=dtype)
-    log_probs = predict(entry, problem, coreset(problem, kind, weighted))
+    log_probs = predict(entry, problem, small_coreset(problem, kind, weighted=weighted))
     assert log_probs.shape == (len(problem.data.test.y), problem.num_classes)
     assert log_probs.dtype == dtype
     assert log_probs.isfinite().all()
@@ -93,11 +80,11 @@ def test_one_seed_one_prediction(
 ) -> None:
     scramble(1)
     before = global_state()
-    first = predict(entry, problem, coreset(problem))
+    first = predict(entry, problem, small_coreset(problem))
     assert global_state() == before
     scramble(2)
-    assert torch.equal(predict(entry, problem, coreset(problem)), first)
-    assert not torch.equal(predict(entry, problem, coreset(problem), seed=1), first)
+    assert torch.equal(predict(entry, problem, small_coreset(problem)), first)
+    assert not torch.equal(predict(entry, problem, small_coreset(problem), seed=1), first)
 
 
 @every_inference
@@ -108,9 +95,9 @@ def test_its_steps_can_be_captured(
     """Those it hands to a `StepRunner`: on a GPU they become a graph, here they are taken as that
     takes them.
     """
-    plain = predict(entry, problem, coreset(problem, kind))
+    plain = predict(entry, problem, small_coreset(problem, kind))
     replayed()
-    assert torch.equal(predict(entry, problem, coreset(problem, kind)), plain)
+    assert torch.equal(predict(entry, problem, small_coreset(problem, kind)), plain)
 
 
 @pytest.mark.gpu
@@ -133,25 +120,26 @@ def test_on_a_gpu_its_steps_are_captured(
         prepare(stepper, *words, **more)
 
     monkeypatch.setattr(StepRunner, "__init__", watched)
-    log_probs = predict(entry, problem, coreset(problem, kind), batch_size=batch_size)
+    log_probs = predict(entry, problem, small_coreset(problem, kind), batch_size=batch_size)
     assert [stepper.note for stepper in steppers] == [""] * len(steppers)
     assert log_probs.logsumexp(1).abs().max() < 1e-5
     assert torch.equal(
-        predict(entry, problem, coreset(problem, kind), batch_size=batch_size), log_probs
+        predict(entry, problem, small_coreset(problem, kind), batch_size=batch_size), log_probs
     )
 
 
 @every_inference
 def test_weights_count(entry: Entry, problem: Problem) -> None:
     plain, weighted = (
-        predict(entry, problem, coreset(problem, weighted=weighted)) for weighted in (False, True)
+        predict(entry, problem, small_coreset(problem, weighted=weighted))
+        for weighted in (False, True)
     )
     assert (plain - weighted).abs().max() > 1e-4
 
 
 @every_inference
 def test_labels_count(entry: Entry, problem: Problem) -> None:
-    points = coreset(problem)
+    points = small_coreset(problem)
     others = dataclasses.replace(points, y=(points.y + 1) % problem.num_classes)
     assert (predict(entry, problem, points) - predict(entry, problem, others)).abs().max() > 1e-4
 
@@ -165,7 +153,7 @@ def test_a_prediction_does_not_depend_on_the_others_in_its_batch(
     the test set.
     """
     problem = make_problem(norm=norm, dtype=torch.float64)
-    fitted = tiny(entry).fit(problem, coreset(problem), Rng(0))
+    fitted = tiny(entry).fit(problem, small_coreset(problem), Rng(0))
     x = problem.data.test.x
     whole = fitted(x)
     assert torch.allclose(fitted(x[:1]), whole[:1], rtol=1e-9, atol=1e-11)
@@ -174,14 +162,14 @@ def test_a_prediction_does_not_depend_on_the_others_in_its_batch(
 
 @every_inference
 def test_pixels_may_come_as_bytes_or_as_floats(entry: Entry, problem: Problem) -> None:
-    fitted = tiny(entry).fit(problem, coreset(problem), Rng(0))
+    fitted = tiny(entry).fit(problem, small_coreset(problem), Rng(0))
     x = problem.data.test.x
     assert torch.equal(fitted(x), fitted(x.float() / 255))
 
 
 @every_inference
 def test_predicting_twice_is_predicting_once(entry: Entry, problem: Problem) -> None:
-    fitted = tiny(entry).fit(problem, coreset(problem), Rng(0))
+    fitted = tiny(entry).fit(problem, small_coreset(problem), Rng(0))
     first = fitted(problem.data.test.x)
     fitted(problem.data.train.x[:7])
     assert torch.equal(fitted(problem.data.test.x), first)
@@ -189,23 +177,23 @@ def test_predicting_twice_is_predicting_once(entry: Entry, problem: Problem) -> 
 
 @every_inference
 def test_coresets_larger_than_a_batch(entry: Entry, problem: Problem) -> None:
-    log_probs = predict(entry, problem, coreset(problem, weighted=True), batch_size=8)
+    log_probs = predict(entry, problem, small_coreset(problem, weighted=True), batch_size=8)
     assert log_probs.isfinite().all()
     assert torch.equal(
-        log_probs, predict(entry, problem, coreset(problem, weighted=True), batch_size=8)
+        log_probs, predict(entry, problem, small_coreset(problem, weighted=True), batch_size=8)
     )
 
 
 @every_inference
 def test_one_point(entry: Entry, problem: Problem) -> None:
-    points = coreset(problem)
+    points = small_coreset(problem)
     one = Coreset(points.x[:1], points.y[:1], points.weight[:1])
     assert predict(entry, problem, one).isfinite().all()
 
 
 @every_inference
 def test_the_coreset_and_the_data_are_left_as_they_were(entry: Entry, problem: Problem) -> None:
-    points = coreset(problem, "outputs", weighted=True)
+    points = small_coreset(problem, "outputs", weighted=True)
     held = (points.x, points.y, points.weight, *problem.data.train, *problem.data.test)
     before = [tensor.clone() for tensor in held]
     predict(entry, problem, points)
@@ -216,7 +204,7 @@ def test_the_coreset_and_the_data_are_left_as_they_were(entry: Entry, problem: P
 def test_augmentation_is_followed(entry: Entry, problem: Problem) -> None:
     """An inference that trains does so on augmented points when the problem has an augmentation."""
     shifted = dataclasses.replace(problem, augment=lambda x, rng: x + 0.3 * rng.normal(*x.shape))
-    plain, augmented = (predict(entry, one, coreset(one)) for one in (problem, shifted))
+    plain, augmented = (predict(entry, one, small_coreset(one)) for one in (problem, shifted))
     assert augmented.isfinite().all()
     assert not torch.equal(plain, augmented)
 
@@ -247,7 +235,7 @@ def test_its_configuration_survives_toml(entry: Entry) -> None:
 @every_inference
 def test_unknown_options_are_refused(entry: Entry, problem: Problem) -> None:
     with pytest.raises(ConfigError, match=rf"{entry.name}: unknown option 'num_step'"):
-        api.infer(coreset(problem), entry.name, problem=problem, num_step=3)
+        api.infer(small_coreset(problem), entry.name, problem=problem, num_step=3)
 
 
 @every_inference

@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pseudocore.models.dense import Linear
 from pseudocore.runtime.loop import run
 from pseudocore.store import toml
 from pseudocore.store.coreset_file import load_coreset, save_coreset
+from pseudocore.testing import MemoryCheckpoints
 
 MakeProblem = Callable[..., Problem]
 
@@ -167,19 +168,6 @@ def test_on_a_gpu_it_selects(entry: Entry, make_problem: MakeProblem) -> None:
 # ---------------------------------------------------------------------------------------------------------
 
 
-class Memory:
-    """Checkpoints kept as copies; begins with none, or with one of another run's."""
-
-    def __init__(self, *saved: tuple[int, dict[str, Tensor]]) -> None:
-        self.saved = list(saved)
-
-    def load(self) -> tuple[int, dict[str, Tensor]] | None:
-        return self.saved[-1] if self.saved else None
-
-    def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        self.saved.append((step, {name: value.clone() for name, value in tensors.items()}))
-
-
 class Log:
     """Every number reported, by step."""
 
@@ -194,7 +182,7 @@ class Log:
 def test_resumed_at_any_step_is_never_interrupted(
     entry: Entry, problem: Problem, scramble: Callable[[int], None]
 ) -> None:
-    method, memory, log = tiny(entry), Memory(), Log()
+    method, memory, log = tiny(entry), MemoryCheckpoints(), Log()
     whole = run(
         method, problem, seed=0, checkpoints=memory, checkpoint_every=1, log_every=1, on_log=log
     )
@@ -203,7 +191,12 @@ def test_resumed_at_any_step_is_never_interrupted(
         scramble(step)
         again = Log()
         resumed = run(
-            method, problem, seed=0, checkpoints=Memory((step, tensors)), log_every=1, on_log=again
+            method,
+            problem,
+            seed=0,
+            checkpoints=MemoryCheckpoints((step, tensors)),
+            log_every=1,
+            on_log=again,
         )
         assert same(resumed.coreset, whole.coreset)
         assert resumed.coreset.provenance == whole.coreset.provenance
@@ -215,7 +208,7 @@ def test_interrupted_it_gives_the_work_done_and_loses_no_line(
     entry: Entry, problem: Problem
 ) -> None:
     """The interrupt comes at the worst moment: after the third step, before its line is written."""
-    method, memory, log = tiny(entry), Memory(), Log()
+    method, memory, log = tiny(entry), MemoryCheckpoints(), Log()
 
     def interrupted(step: int, values: dict[str, float]) -> None:
         if step == 3:

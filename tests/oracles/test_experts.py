@@ -19,8 +19,8 @@ from pseudocore.models.convnet import ConvNetWide
 from pseudocore.models.dense import MLP
 from pseudocore.runtime import steps as compile
 from pseudocore.runtime.steps import Step
-from pseudocore.training import experts
-from pseudocore.training.experts import Resident, Trainer, Training, train, usual_group
+from pseudocore.training import loop
+from pseudocore.training.experts import Resident, Trainer, Training, default_group, train
 from pseudocore.training.losses import Loss, per_example
 
 MakeProblem = Callable[..., Problem]
@@ -267,7 +267,7 @@ def test_a_replayed_step_draws_from_each_experts_own_stream(group: int) -> None:
 
     expected = train(problem, Training(batch_size=500), num=4, num_epochs=2, group=group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experts, "StepRunner", Replaying)
+        patch.setattr(loop, "StepRunner", Replaying)
         found = train(problem, Training(batch_size=500), num=4, num_epochs=2, group=group)
     assert replayed == 2 * 3 * -(-4 // group)
     assert torch.equal(found._rows, expected._rows)
@@ -286,9 +286,9 @@ def test_captured_training_is_eager_training(group: int) -> None:
         for epoch in range(1, 9):
             state, _ = trainer.epoch(numbers, state, epoch)
         thetas.append(state.theta)
-        assert [stepper.note for stepper in trainer._steppers.values()] == ["", ""]
+        assert [runner.note for runner in trainer.loop.runners.values()] == ["", ""]
         assert all(
-            (stepper._graph is None) == (way == "off") for stepper in trainer._steppers.values()
+            (runner._graph is None) == (way == "off") for runner in trainer.loop.runners.values()
         )
     torch.testing.assert_close(*thetas, rtol=0, atol=1e-11)
 
@@ -305,7 +305,7 @@ def test_dense_networks_are_trained_together_on_colour_images() -> None:
         whiten.make("standard", data, device=device),
         device=device,
     )
-    assert usual_group(problem) > 1
+    assert default_group(problem) > 1
     found = train(problem, Training(batch_size=16), num=3, num_epochs=2)
     assert found._rows.isfinite().all()
 

@@ -21,8 +21,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.data import preprocessing as whiten
 from pseudocore.models.dense import MLP, Linear
-from pseudocore.selection import facility
-from pseudocore.selection import facility_selection as covering
+from pseudocore.selection import facility, facility_selection
 from pseudocore.training.pretrain import Pretraining, pretrain
 
 Array = npt.NDArray[np.float64]
@@ -219,11 +218,11 @@ def test_a_part_of_a_large_class_stands_for_it(
 
 
 def test_parts_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert covering._looked_at(16384, 10, False) == (16384, 16384)
-    assert covering._looked_at(16385, 10, False) == (16384, 16384)
-    assert covering._looked_at(100_000, 10_000, False) == (40_000, 6710)
-    assert covering._looked_at(100_000, 90_000, False) == (100_000, 2684)
-    assert covering._looked_at(100_000, 90_000, True) == (100_000, 100_000)
+    assert facility_selection._part_sizes(16384, 10, False) == (16384, 16384)
+    assert facility_selection._part_sizes(16385, 10, False) == (16384, 16384)
+    assert facility_selection._part_sizes(100_000, 10_000, False) == (40_000, 6710)
+    assert facility_selection._part_sizes(100_000, 90_000, False) == (100_000, 2684)
+    assert facility_selection._part_sizes(100_000, 90_000, True) == (100_000, 100_000)
 
 
 @pytest.mark.parametrize("name", ["craig", "adacore", "lcmat-s"])

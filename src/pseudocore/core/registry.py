@@ -1,91 +1,145 @@
-"""Names for things: methods, inferences, models, each in its own registry.
+"""Methods, inferences and models by name, each in its own registry.
 
-A class enters by decoration, so a new method is one new file; another package enters through the
-entry-point group `pseudocore.<kind>s` (for example `pseudocore.methods`), whose modules are
-imported on first use.
+A class enters by decoration. Those of this package are in the table `INDEX` of their own package
+(`pseudocore.methods` and so on) and are imported when first used by name. Another package enters
+through the entry-point group `pseudocore.<noun>s`; one that fails to load is left out.
 """
 
+import ast
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from pseudocore.core.errors import ConfigError
 
 T = TypeVar("T")
 
-_MANY = 5
-"""Names that begin as asked for are all named, up to so many."""
+_MAX_SUGGESTIONS = 5
+"""Names that begin as the given one does are all suggested, up to this many."""
 
 
 @dataclass(frozen=True)
 class Entry:
+    """A registered class, described without importing it."""
+
     name: str
-    make: Any
-    """The frozen dataclass behind the name."""
     kind: str
     """What sort of thing it is, for example select, condense or bayes."""
     paper: str
+    summary: str
+    """First line of the class's docstring."""
+    load: Callable[[], Any]
 
     @property
-    def summary(self) -> str:
-        """First sentence of the class's docstring."""
-        return next(iter((self.make.__doc__ or "").strip().splitlines()), "").rstrip(".")
+    def make(self) -> Any:
+        """The class itself, usually a frozen dataclass; imported if need be."""
+        return self.load()
 
 
 class Registry:
-    """A table of entries under unique names, with near-name suggestions."""
+    """A table of entries under unique names, with suggestions for misspelt ones."""
 
-    def __init__(self, noun: str) -> None:
+    def __init__(self, noun: str, package: str = "") -> None:
         self.noun = noun
+        self._package = package
         self._entries: dict[str, Entry] = {}
-        self._asked_other_packages = False
+        self._classes: dict[str, type] = {}
+        self._plugins_loaded = False
 
     def register(
         self, name: str, *, kind: str = "", paper: str = ""
     ) -> Callable[[type[T]], type[T]]:
+        """A decorator that enters a class under `name`."""
+
         def add(cls: type[T]) -> type[T]:
-            other = self._entries.get(name)
-            if other is not None and (other.make.__module__, other.make.__qualname__) != (
-                cls.__module__,
-                cls.__qualname__,
-            ):
+            place = f"{cls.__module__}:{cls.__qualname__}"
+            taken = self._index().get(name) or _place(self._classes.get(name))
+            if taken not in (None, place):
                 raise ConfigError(
-                    f"two {self.noun}s want the name {name!r}: {other.make} and {cls}"
+                    f"two {self.noun}s are named {name!r}: {taken} and {place}",
+                    code="duplicate-name",
+                    name=name,
                 )
-            self._entries[name] = Entry(name, cls, kind, paper)
+            self._classes[name] = cls
+            self._entries[name] = Entry(name, kind, paper, _first_line(cls.__doc__), lambda: cls)
             return cls
 
         return add
 
     def __getitem__(self, name: str) -> Entry:
-        entries = self._all()
-        if name not in entries:
+        if name not in self._entries and (place := self._index().get(name)):
+            import_module(place.partition(":")[0])  # whose decorators enter it
+        if name not in self._entries:
+            self._load_plugins()
+        if name not in self._entries:
+            known = self.names()
             raise ConfigError(
-                f"unknown {self.noun} {name!r}{did_you_mean(name, entries)} (known: {', '.join(sorted(entries))})"
+                f"unknown {self.noun} {name!r}{did_you_mean(name, known)}"
+                f" (known: {', '.join(known)})",
+                code=f"unknown-{self.noun}",
+                name=name,
+                known=known,
             )
-        return entries[name]
+        return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._all()
+        return name in self.names()
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(sorted(self._all().values(), key=lambda entry: entry.name))
+        """Every entry by name; what is not imported yet is described from its source."""
+        names, index = self.names(), self._index()
+        return (self._entries.get(name) or _from_source(name, index[name]) for name in names)
+
+    def names(self) -> list[str]:
+        """Every name, sorted; imports nothing of this package."""
+        self._load_plugins()
+        return sorted({*self._entries, *self._index()})
 
     def name_of(self, instance: object) -> str:
         """The name an instance's class is registered under."""
-        for entry in self:
-            if entry.make is type(instance):
-                return entry.name
-        raise ConfigError(f"{type(instance).__name__} is not a registered {self.noun}")
+        for name, cls in self._classes.items():
+            if cls is type(instance):
+                return name
+        raise ConfigError(
+            f"{type(instance).__name__} is not a registered {self.noun}",
+            code=f"unregistered-{self.noun}",
+        )
 
-    def _all(self) -> dict[str, Entry]:
-        if not self._asked_other_packages:
-            for point in entry_points(group=f"pseudocore.{self.noun}s"):
+    def _index(self) -> Mapping[str, str]:
+        """`module:Class` by name, of this package's own."""
+        if not self._package:
+            return {}
+        index = import_module(self._package).INDEX
+        return {name: f"{self._package}.{place}" for name, place in index.items()}
+
+    def _load_plugins(self) -> None:
+        if self._plugins_loaded:
+            return
+        self._plugins_loaded = True
+        for point in entry_points(group=f"pseudocore.{self.noun}s"):
+            before = self._entries.copy(), self._classes.copy()
+            try:
                 point.load()
-            self._asked_other_packages = True
-        return self._entries
+            except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+                self._entries, self._classes = before
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                where = f"plug-in {point.name!r} ({point.value})"
+                sys.stderr.write(f"pseudocore: the {where} is disabled: {reason}\n")
+
+
+def lazy_attribute(package: str, places: Iterable[str], name: str) -> Any:
+    """The class of that name at one of the places `module:Class`, for a package's `__getattr__`."""
+    for place in places:
+        module, _, cls = place.partition(":")
+        if cls == name:
+            return getattr(import_module(f"{package}.{module}"), name)
+    raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
 def did_you_mean(name: str, known: Iterable[str], *, num: int = 1) -> str:
@@ -95,25 +149,21 @@ def did_you_mean(name: str, known: Iterable[str], *, num: int = 1) -> str:
 
 
 def suggestion(name: str, known: Iterable[str], *, num: int = 1) -> str:
-    """`did you mean 'x'?`: the known names that begin so, else the `num` nearest; nothing when none
-    is near.
-    """
-    plain = {one.lstrip("-").lower(): one for one in known}  # the dashes of a flag are no likeness
+    """`did you mean 'x'?`: the known names that begin so, else the `num` nearest."""
+    plain = {one.lstrip("-").lower(): one for one in known}  # the dashes of a flag do not count
     word = name.lstrip("-").lower()
     found = [one for one in plain if word and one.startswith(word)] or _near(word, plain, num)
-    words = [repr(plain[one]) for one in found[:_MANY]]
-    if len(found) > _MANY:
-        words.append(f"one of {len(found) - _MANY} more")
-    return (
-        f"did you mean {' or '.join(filter(None, [', '.join(words[:-1]), words[-1]]))}?"
-        if words
-        else ""
-    )
+    words = [repr(plain[one]) for one in found[:_MAX_SUGGESTIONS]]
+    if len(found) > _MAX_SUGGESTIONS:
+        words.append(f"one of {len(found) - _MAX_SUGGESTIONS} more")
+    if not words:
+        return ""
+    return f"did you mean {' or '.join(filter(None, [', '.join(words[:-1]), words[-1]]))}?"
 
 
 def _near(word: str, known: Iterable[str], num: int) -> list[str]:
-    """A slip of the hand seldom changes the first letter, so where it differs the rest must be
-    nearer.
+    """Close matches; where the first letter differs, which typing slips rarely change, the rest
+    must be nearer.
     """
     known = list(known)
     alike = [one for one in known if one[:1] == word[:1]]
@@ -122,6 +172,46 @@ def _near(word: str, known: Iterable[str], num: int) -> list[str]:
     )
 
 
-methods = Registry("method")
-inferences = Registry("inference")
-models = Registry("model")
+def _place(cls: type | None) -> str | None:
+    return None if cls is None else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _first_line(docstring: str | None) -> str:
+    return next(iter((docstring or "").strip().splitlines()), "").rstrip(".")
+
+
+def _from_source(name: str, place: str) -> Entry:
+    """The entry that importing `module:Class` would register, read from the source."""
+    module, _, cls = place.partition(":")
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    constants: dict[str, str] = {}
+    with open(spec.origin, encoding="utf-8") as source:
+        body = ast.parse(source.read()).body
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=word)], value=ast.Constant(value=str(text))):
+                constants[word] = text
+            case ast.ClassDef(name=found, decorator_list=[ast.Call(keywords=keywords), *_]) if (
+                found == cls
+            ):
+                said = {
+                    one.arg: constants[one.value.id]
+                    if isinstance(one.value, ast.Name)
+                    else ast.literal_eval(one.value)
+                    for one in keywords
+                }
+                summary = _first_line(ast.get_docstring(node))
+                load = partial(_import, module, cls)
+                return Entry(name, said.get("kind", ""), said.get("paper", ""), summary, load)
+    raise LookupError(f"{place} does not register itself as {name!r}")
+
+
+def _import(module: str, cls: str) -> Any:
+    return getattr(import_module(module), cls)
+
+
+methods = Registry("method", "pseudocore.methods")
+inferences = Registry("inference", "pseudocore.inference")
+models = Registry("model", "pseudocore.models")

@@ -1,7 +1,37 @@
-"""From a coreset to predictions, one file per way. Importing this package registers all of them."""
+"""The inferences, from a coreset to predictions, one file each, imported on first use."""
 
-import importlib
-import pkgutil
+from typing import TYPE_CHECKING, Any
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+from pseudocore.core.registry import lazy_attribute
+
+if TYPE_CHECKING:
+    from pseudocore.inference.hmc import HMC
+    from pseudocore.inference.langevin import SGLD
+    from pseudocore.inference.laplace import Laplace
+    from pseudocore.inference.last_layer_vi import LastLayerVI
+    from pseudocore.inference.sgd import SGD, Ensemble
+    from pseudocore.inference.sghmc import SGHMC, AlteredSGHMC
+
+INDEX = {
+    "a-sghmc": "sghmc:AlteredSGHMC",
+    "ensemble": "sgd:Ensemble",
+    "hmc": "hmc:HMC",
+    "laplace": "laplace:Laplace",
+    "last-layer-vi": "last_layer_vi:LastLayerVI",
+    "sgd": "sgd:SGD",
+    "sghmc": "sghmc:SGHMC",
+    "sgld": "langevin:SGLD",
+}
+"""`module:Class` by name."""
+
+__all__ = [
+    "HMC", "SGD", "SGHMC", "SGLD", "AlteredSGHMC", "Ensemble", "Laplace", "LastLayerVI",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    return lazy_attribute(__name__, INDEX.values(), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

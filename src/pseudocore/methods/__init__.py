@@ -1,9 +1,88 @@
-"""Every method, one file each (one file for two where the code is truly one). Importing this
-package registers all of them.
-"""
+"""The methods, one file each (one for two where the code is one), imported on first use."""
 
-import importlib
-import pkgutil
+from typing import TYPE_CHECKING, Any
 
-for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)
+from pseudocore.core.registry import lazy_attribute
+
+if TYPE_CHECKING:
+    from pseudocore.methods.bayes.bpc_cd import BPCContrastiveDivergence
+    from pseudocore.methods.bayes.bpc_fkl import BPCForwardKL
+    from pseudocore.methods.bayes.bpc_rkl import BPCReverseKL
+    from pseudocore.methods.bayes.bpc_w import MTT, BPCWasserstein
+    from pseudocore.methods.bayes.psvi import PSVI
+    from pseudocore.methods.bayes.vbpc import VBPC, FRePo
+    from pseudocore.methods.condense.cafe import CAFE
+    from pseudocore.methods.condense.dc import DC, DSA
+    from pseudocore.methods.condense.dd import DatasetDistillation
+    from pseudocore.methods.condense.dm import DM
+    from pseudocore.methods.condense.kip import KIP
+    from pseudocore.methods.condense.lcmat_c import LCMatC
+    from pseudocore.methods.condense.ld import LabelDistillation, LabelDistillationRidge
+    from pseudocore.methods.select.adacore import AdaCore
+    from pseudocore.methods.select.contextual_diversity import ContextualDiversity
+    from pseudocore.methods.select.craig import CRAIG
+    from pseudocore.methods.select.forgetting import Forgetting
+    from pseudocore.methods.select.full import Full
+    from pseudocore.methods.select.glister import Glister, GlisterVal
+    from pseudocore.methods.select.gradmatch import GradMatch, GradMatchVal
+    from pseudocore.methods.select.grand import EL2N, GraNd
+    from pseudocore.methods.select.herding import Herding
+    from pseudocore.methods.select.k_center import KCenter
+    from pseudocore.methods.select.lcmat_s import LCMatS
+    from pseudocore.methods.select.uncertainty import Entropy, LeastConfidence, Margin
+    from pseudocore.methods.select.uniform import Uniform
+
+INDEX = {
+    "adacore": "select.adacore:AdaCore",
+    "bpc-cd": "bayes.bpc_cd:BPCContrastiveDivergence",
+    "bpc-fkl": "bayes.bpc_fkl:BPCForwardKL",
+    "bpc-rkl": "bayes.bpc_rkl:BPCReverseKL",
+    "bpc-w": "bayes.bpc_w:BPCWasserstein",
+    "c-div": "select.contextual_diversity:ContextualDiversity",
+    "cafe": "condense.cafe:CAFE",
+    "craig": "select.craig:CRAIG",
+    "dc": "condense.dc:DC",
+    "dd": "condense.dd:DatasetDistillation",
+    "dm": "condense.dm:DM",
+    "dsa": "condense.dc:DSA",
+    "el2n": "select.grand:EL2N",
+    "entropy": "select.uncertainty:Entropy",
+    "forgetting": "select.forgetting:Forgetting",
+    "frepo": "bayes.vbpc:FRePo",
+    "full": "select.full:Full",
+    "glister": "select.glister:Glister",
+    "glister-val": "select.glister:GlisterVal",
+    "gradmatch": "select.gradmatch:GradMatch",
+    "gradmatch-val": "select.gradmatch:GradMatchVal",
+    "grand": "select.grand:GraNd",
+    "herding": "select.herding:Herding",
+    "k-center": "select.k_center:KCenter",
+    "kip": "condense.kip:KIP",
+    "lcmat-c": "condense.lcmat_c:LCMatC",
+    "lcmat-s": "select.lcmat_s:LCMatS",
+    "ld": "condense.ld:LabelDistillation",
+    "ld-rr": "condense.ld:LabelDistillationRidge",
+    "least-confidence": "select.uncertainty:LeastConfidence",
+    "margin": "select.uncertainty:Margin",
+    "mtt": "bayes.bpc_w:MTT",
+    "psvi": "bayes.psvi:PSVI",
+    "uniform": "select.uniform:Uniform",
+    "vbpc": "bayes.vbpc:VBPC",
+}
+"""`module:Class` by name."""
+
+__all__ = [
+    "CAFE", "CRAIG", "DC", "DM", "DSA", "EL2N", "KIP", "MTT", "PSVI", "VBPC", "AdaCore",
+    "BPCContrastiveDivergence", "BPCForwardKL", "BPCReverseKL", "BPCWasserstein",
+    "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting", "Full",
+    "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter", "LCMatC",
+    "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "Margin", "Uniform",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    return lazy_attribute(__name__, INDEX.values(), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -101,6 +101,11 @@ class Settings:
         """The last epoch of an expert that can be asked for."""
         return max(1, self.max_start - 1)
 
+    @property
+    def expert_loss(self) -> Loss:
+        """The loss that experts are trained on when none are given."""
+        return "cross-entropy"
+
 
 def begin(method: Settings, problem: Problem, rng: Rng) -> State:
     """Initial images at rest, once the experts are known to be there and to reach far enough."""

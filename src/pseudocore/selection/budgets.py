@@ -1,6 +1,4 @@
-"""How many points are taken of whom: class by class, or of all together; and points held out to
-judge by.
-"""
+"""How many points a selector takes: class by class, or of all classes together."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,70 +18,82 @@ Share = Annotated[float, Range(above=0, high=0.5)]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How much a selector may take."""
+    """How many points a selector takes."""
 
     per_class: Count = 10
     """Points per class."""
     balanced: bool = True
-    """Whether every class gives as many points; if not, as many in all are taken of all examples
-    together.
+    """Whether every class gives `per_class` points; if not, selects the same total without class
+    balance.
     """
 
 
 class Group(NamedTuple):
-    """Examples that compete with each other."""
+    """Training points that compete with each other."""
 
-    members: Tensor  # (n,) training indices
-    num: int
-    """How many of them to take."""
-    label: int
-    """Their class, or -1 when they are of all classes; what tells random streams apart."""
+    indices: Tensor  # (n,)
+    num: int  # how many to select
+    label: int  # their class, or -1 for all classes together; separates random streams
 
 
 def groups(problem: Problem, budget: Budget) -> list[Group]:
-    """The classes, or all of the training set as one group; refuses more than a class has."""
+    """The classes, or the whole training set as one group."""
     problem.check_per_class(budget.per_class)
-    if budget.balanced:
-        return [
-            Group(members, budget.per_class, label)
-            for label, members in enumerate(problem.class_indices)
-        ]
-    return [Group(torch.arange(problem.num_train), budget.per_class * problem.num_classes, -1)]
+    if not budget.balanced:
+        return [Group(torch.arange(problem.num_train), budget.per_class * problem.num_classes, -1)]
+    return [
+        Group(indices, budget.per_class, label)
+        for label, indices in enumerate(problem.class_indices)
+    ]
 
 
 def choose(
     problem: Problem, budget: Budget, rule: Callable[[Group], Tensor | tuple[Tensor, Tensor]]
 ) -> Coreset:
-    """What `rule` takes of each group: places among its members, or these and their weights;
-    weights are 1 unless told.
+    """The points that `rule` selects of each group.
+
+    The rule gives places within the group, alone (weights are then 1) or with their weights.
     """
     index, weight = [], []
     for group in groups(problem, budget):
-        taken = rule(group)
-        places, weights = taken if isinstance(taken, tuple) else (taken, torch.ones(group.num))
-        index.append(group.members[places.cpu()])
-        weight.append(weights.cpu().double())
+        selected = rule(group)
+        places, own = selected if isinstance(selected, tuple) else (selected, torch.ones(group.num))
+        index.append(group.indices[places.cpu()])
+        weight.append(own.cpu().double())
     return problem.subset(torch.cat(index), torch.cat(weight))
 
 
-def hold_out(group: Group, share: float, rng: Rng) -> tuple[Group, Tensor]:
-    """The group without a random share of its members, at least one, and those; what is left can
-    fill the budget.
-    """
-    n = len(group.members)
-    num = min(max(1, round(share * n)), n - group.num)
-    if num < 1:
-        raise ConfigError(
-            f"{group.num} points were asked for of {n} examples, which leaves none of them to validate on; "
-            f"--ipc must be smaller than the smallest class, or take the method without -val"
-        )
-    order = rng(group.label).permutation(n)
-    return group._replace(members=group.members[order[num:].sort().values]), group.members[
-        order[:num].sort().values
-    ]
+def choose_highest(problem: Problem, budget: Budget, scores: Tensor, rng: Rng) -> Coreset:
+    """The points of the highest scores (n,) of each group; ties are broken at random."""
+    return choose(
+        problem,
+        budget,
+        lambda group: top(
+            scores[group.indices.to(scores.device)], group.num, rng("ties", group.label)
+        ),
+    )
 
 
 def top(scores: Tensor, num: int, rng: Rng) -> Tensor:
-    """Places (num,) of the highest scores, the highest first; chance decides between equal ones."""
+    """Places (num,) of the highest scores in descending order; ties are broken at random."""
     order = rng.permutation(len(scores)).to(scores.device)
     return order[scores[order].sort(descending=True, stable=True).indices[:num]]
+
+
+def hold_out(group: Group, share: float, rng: Rng) -> tuple[Tensor, Tensor]:
+    """Places of the candidates in the group, and training indices of a random `share` held out.
+
+    At least one point is held out, and at least `group.num` candidates remain.
+    """
+    n = len(group.indices)
+    num = min(max(1, round(share * n)), n - group.num)
+    if num < 1:
+        raise ConfigError(
+            f"{group.num} points were asked for of {n} examples, which leaves none of them to "
+            f"validate on; use an --ipc below the smallest class, or the method without -val",
+            code="nothing-to-hold-out",
+            num=group.num,
+            available=n,
+        )
+    order = rng(group.label).permutation(n)
+    return order[num:].sort().values, group.indices[order[:num].sort().values]

@@ -1,19 +1,19 @@
-r"""Facility location: few points that are, for every point, near the nearest of them.
+r"""Facility location: few points such that every point is near one of them.
 
-With similarities $s_{ij} \ge 0$ of candidates $j$ to the points $i$ that are to be covered,
+With similarities $s_{ij} \ge 0$ of candidates $j$ to the points $i$ to be covered,
 
 $$ F(S) = \sum_i \max_{j \in S} s_{ij}, \qquad
-   j_{t+1} = \operatorname*{argmax}_{j \notin S_t} \sum_i \max(0,\, s_{ij} - \max_{s \in S_t} s_{is}) . $$
+   j_{t+1} = \operatorname*{argmax}_{j \notin S_t}
+   \sum_i \max(0,\, s_{ij} - \max_{s \in S_t} s_{is}) . $$
 
 $F$ is monotone and submodular, so the greedy rule reaches $1 - 1/e$ of the best $F$ (Nemhauser et
-al. 1978), and a gain once computed bounds all later ones from above: candidates whose bound is
-below the best gain at hand need not be looked at (Minoux 1978, "lazy"). With `epsilon` each choice
-looks at $\frac{n}{k}\ln\frac1\epsilon$ random candidates only and reaches $1 - 1/e - \epsilon$ in
-expectation (Mirzasoleiman et al. 2015, "stochastic greedy"). Ties go to the lowest index.
+al. 1978), and a gain once computed is an upper bound on all later ones: candidates whose bound is
+below the best gain are skipped (Minoux 1978, "lazy"). With `epsilon` each choice is made among
+$\frac{n}{k}\ln\frac1\epsilon$ random candidates and reaches $1 - 1/e - \epsilon$ in expectation
+(Mirzasoleiman et al. 2015, "stochastic greedy"). Ties go to the lowest index.
 
-Similarities are asked for a few rows at a time. `from_distance` takes them from distances: a matrix
-kept in memory up to `ENTRIES` numbers, rows computed anew each time they are asked for beyond that.
-No n × n matrix is needed anywhere.
+Similarities are read a few rows at a time, from a matrix of at most `ENTRIES` numbers or, beyond
+that, computed anew each time, so that no n × n matrix is needed.
 """
 
 import math
@@ -25,39 +25,38 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.rng import Device, Rng
+from pseudocore.selection.greedy import check_num
 
 Distance = Callable[[Tensor, Tensor | slice], Tensor]
-"""From points (a,) and points (b,), or a slice of all points, to their distances (a, b), a fresh
-tensor.
-"""
+"""Points (a,) and points (b,), or a slice of all points, to distances (a, b) in a new tensor."""
 
 ENTRIES = 2**28
-"""Similarities kept in memory at most: 1 GiB of them in single precision."""
+"""Limit on the similarities kept in memory: 1 GiB in single precision."""
 
 GLANCE = {"cpu": 2**15, "cuda": 2**25}
-"""Kept similarities looked at at once. On a CPU they stay in a core's cache, and torch does not
-spread so few over threads, whose
-waking takes longer than the work."""
+"""Kept similarities read at once. On a CPU they fit a core's cache, and torch runs so few on one
+thread, where waking others takes longer than the work.
+"""
 
 BLOCK = {"cpu": 2**21, "cuda": 2**25}
 """Similarities computed at once."""
 
 
 class Rows(NamedTuple):
-    """Similarities, none below 0, of candidates to the points to be covered."""
+    """Non-negative similarities of candidates to the points to be covered."""
 
     take: Callable[[Tensor], Tensor]
-    """From candidates (b,) to a fresh tensor (b, m), which will be written into."""
+    """Candidates (b,) to a new tensor (b, m), which the caller may overwrite."""
     block: int
-    """How many similarities to ask for at once."""
+    """Similarities to read at once."""
 
     def at_once(self, m: int) -> int:
-        """How many candidates that is."""
+        """Candidates to read at once."""
         return max(1, self.block // m)
 
 
 def from_matrix(matrix: Tensor) -> Rows:
-    """Similarities (n, m) that are there already."""
+    """Similarities (n, m) in memory."""
     return Rows(lambda index: matrix.index_select(0, index), GLANCE[matrix.device.type])
 
 
@@ -70,34 +69,32 @@ def from_distance(
     references: Tensor | None = None,
     keep: bool = True,
 ) -> Rows:
-    """Similarities `farthest - distance` of n points to `references` (m,), or to all of them; no
-    distance may exceed `farthest`.
+    """Similarities `farthest - distance` of n points to `references` (m,), which default to all.
 
-    A point is at distance 0 from itself, whatever rounding says. Unless `keep`, rows are computed
-    anew even where a matrix of them all would fit: right for whoever asks for few.
+    `farthest` bounds all distances. A point is at distance 0 from itself, whatever rounding says.
+    Without `keep` no matrix is built even where it would fit, which is faster if few rows are read.
     """
-    everyone = torch.arange(n, device=device)
-    to = everyone if references is None else references.to(everyone)
-    own = torch.full_like(everyone, -1).index_copy_(
-        0, to, torch.arange(len(to), device=device)
-    )  # a point's place among references
+    points = torch.arange(n, device=device)
+    to = points if references is None else references.to(points)
+    place = torch.full_like(points, -1)  # of a point among the references
+    place.index_copy_(0, to, torch.arange(len(to), device=device))
 
     def compute(index: Tensor) -> Tensor:
-        similarity = (
-            distance(index, slice(None) if references is None else to).neg_().add_(farthest)
-        )
-        known = (own[index] >= 0).nonzero().flatten()
-        similarity[known, own[index[known]]] = farthest
+        columns = slice(None) if references is None else to
+        similarity = distance(index, columns).neg_().add_(farthest)
+        known = (place[index] >= 0).nonzero().flatten()
+        similarity[known, place[index[known]]] = farthest
         return similarity
 
-    computed = Rows(compute, BLOCK[everyone.device.type])
+    rows = Rows(compute, BLOCK[points.device.type])
     if not keep or n * len(to) > ENTRIES:
-        return computed
-    return from_matrix(
-        _symmetric(distance, everyone, farthest)
-        if references is None
-        else _rectangle(computed, everyone, len(to))
-    )
+        return rows
+    if references is None:
+        return from_matrix(_symmetric(distance, points, farthest))
+    matrix, size = rows.take(points[:1]).new_empty(n, len(to)), rows.at_once(len(to))
+    for block, part in zip(torch.split(matrix, size), torch.split(points, size), strict=True):
+        block.copy_(rows.take(part))
+    return from_matrix(matrix)
 
 
 def facility_location(
@@ -109,116 +106,97 @@ def facility_location(
     epsilon: float = 0.0,
     rng: Rng | None = None,
 ) -> Tensor:
-    """Indices (num,), in order, of distinct candidates 0..n-1, each the one that adds most to what
-    is covered.
+    """Indices (num,), in order, of distinct candidates 0..n-1, each the one of the largest gain.
 
-    With `epsilon` above 0, a random part of the candidates, drawn from `rng`, is looked at for each
-    choice.
+    With `epsilon` above 0, each is chosen among random candidates, drawn from `rng`.
     """
-    if not 1 <= num <= n:
-        raise ConfigError(f"{num} of {n} points were asked for; the number must lie in 1..{n}")
+    check_num(num, n)
     if not 0 <= epsilon < 1:
-        raise ConfigError(f"epsilon = {epsilon} must lie in [0, 1); 0 looks at every candidate")
-    if epsilon > 0 and rng is None:
         raise ConfigError(
-            "a random part of the candidates (epsilon above 0) needs an rng to be drawn from"
+            f"epsilon = {epsilon} must lie in [0, 1); 0 considers every candidate",
+            code="epsilon-out-of-range",
+            epsilon=epsilon,
         )
+    if epsilon > 0 and rng is None:
+        raise ConfigError("epsilon above 0 needs an rng to draw candidates from", code="needs-rng")
     size = n if epsilon == 0 else min(n, math.ceil(n / num * math.log(1 / epsilon)))
-    covered = torch.zeros_like(
-        rows.take(torch.zeros(1, dtype=torch.int64, device=device))[0]
-    )  # each point's nearest choice, by similarity
-    bound = (
-        torch.full_like(covered[:1], torch.inf).expand(n).clone()
-    )  # on each candidate's gain; -1 once it is taken
-    chosen: list[Tensor] = []
+    # The similarity of each point to the nearest choice, and an upper bound on each candidate's
+    # gain, which is -1 once it is taken.
+    covered = torch.zeros_like(rows.take(torch.zeros(1, dtype=torch.int64, device=device))[0])
+    bound = torch.full_like(covered[:1], torch.inf).expand(n).clone()
+    order: list[Tensor] = []
     for pick in range(num):
         allowed = None if rng is None or size == n else _sample(bound, size, rng(pick))
         index = _best(rows, bound, covered, allowed)
         covered = torch.maximum(covered, rows.take(index)[0])
         bound[index] = -1
-        chosen.append(index)
-    return torch.cat(chosen)
+        order.append(index)
+    return torch.cat(order)
 
 
-def coverage(rows: Rows, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """For every point its similarity to the nearest choice, and that choice's place in `chosen`,
-    (m,) each; the first of equals.
+def coverage(rows: Rows, subset: Tensor) -> tuple[Tensor, Tensor]:
+    """Every point's similarity to the nearest of `subset`, and its place there (the first of
+    equals), (m,) each.
     """
-    best = rows.take(chosen[:1])[0]
+    best = rows.take(subset[:1])[0]
     place, size = torch.zeros_like(best, dtype=torch.int64), rows.at_once(len(best))
-    for start in range(0, len(chosen), size):
-        value, at = rows.take(chosen[start : start + size]).max(0)
+    for start in range(0, len(subset), size):
+        value, at = rows.take(subset[start : start + size]).max(0)
         place = torch.where(value > best, at + start, place)
         best = torch.maximum(best, value)
     return best, place
 
 
-def objective(rows: Rows, chosen: Tensor) -> float:
-    """F of the choices."""
-    return float(coverage(rows, chosen)[0].double().sum())
+def objective(rows: Rows, subset: Tensor) -> float:
+    """F of `subset`."""
+    return float(coverage(rows, subset)[0].double().sum())
 
 
 def _sample(bound: Tensor, size: int, rng: Rng) -> Tensor:
-    """A random part of the candidates not yet taken, as a mask (n,)."""
+    """A mask (n,) of random candidates not taken yet."""
     order = rng.permutation(len(bound)).to(bound.device)
     part = order[bound[order] >= 0][:size]
     return torch.zeros_like(bound, dtype=torch.bool).index_fill_(0, part, True)
 
 
 def _best(rows: Rows, bound: Tensor, covered: Tensor, allowed: Tensor | None) -> Tensor:
-    """The candidate (1,) of the largest gain among those allowed; tightens `bound` for those it had
-    to look at.
-    """
+    """The allowed candidate (1,) of the largest gain; tightens `bound` where it computes gains."""
     limit = bound if allowed is None else bound.masked_fill(~allowed, -torch.inf)
-    seen, size = None, rows.at_once(len(covered))
+    exact, size = torch.zeros_like(limit, dtype=torch.bool), rows.at_once(len(covered))
     while True:
         values, index = limit.topk(min(size + 1, len(limit)))
-        following = (
-            float(values[size]) if size < len(limit) else 0.0
-        )  # no one beyond these gains more
-        unsure = (
-            values[:size] > 0
-            # nothing gains less than 0, so a bound of 0 is exact; below are those taken or not
-            # allowed
-        )
-        stale = index[:size][unsure if seen is None else unsure & ~seen[index[:size]]]
+        following = float(values[size]) if size < len(limit) else 0.0  # bounds all further gains
+        index = index[:size]
+        # A bound of 0 is exact, as no gain is negative; a negative one is not a candidate.
+        stale = index[(values[:size] > 0) & ~exact[index]]
         if len(stale):
             limit[stale] = bound[stale] = _gains(rows, stale, covered)
-        if following <= 0 or float(limit[index[:size]].max()) > following:
+        if following <= 0 or float(limit[index].max()) > following:
             return limit.argmax(0, keepdim=True)
-        seen = torch.zeros_like(limit, dtype=torch.bool) if seen is None else seen
-        seen[stale] = True
+        exact[stale] = True
         size *= 2
 
 
 def _gains(rows: Rows, index: Tensor, covered: Tensor) -> Tensor:
-    """What each candidate would add to the objective."""
-    size = rows.at_once(len(covered))
-    parts = [index] if len(index) <= size else torch.split(index, size)
+    """The increase of F by each candidate."""
+    parts = torch.split(index, rows.at_once(len(covered)))
     gain = torch.cat([rows.take(part).sub_(covered).clamp_min_(0).sum(1) for part in parts])
     if not math.isfinite(float(gain.max())):
         raise DataError(
-            "similarities to select by hold NaN or infinite values; the features behind them must be finite"
+            "similarities hold NaN or infinite values; the features behind them must be finite",
+            code="similarities-not-finite",
         )
     return gain
 
 
-def _symmetric(distance: Distance, everyone: Tensor, farthest: float) -> Tensor:
-    """Similarities of all points to each other: one half computed, the other its mirror image."""
-    n = len(everyone)
-    size = max(1, BLOCK[everyone.device.type] // n)
-    matrix = distance(everyone[:1], slice(0, 1)).new_empty(n, n)
+def _symmetric(distance: Distance, points: Tensor, farthest: float) -> Tensor:
+    """Similarities of all points to each other; one half is computed, the other its transpose."""
+    n = len(points)
+    size = max(1, BLOCK[points.device.type] // n)
+    matrix = distance(points[:1], slice(0, 1)).new_empty(n, n)
     for start in range(0, n, size):
         stop = min(start + size, n)
-        part = distance(everyone[start:stop], slice(start, None)).neg_().add_(farthest)
+        part = distance(points[start:stop], slice(start, None)).neg_().add_(farthest)
         matrix[start:stop, start:] = part
         matrix[stop:, start:stop] = part[:, stop - start :].T
     return matrix.fill_diagonal_(farthest)
-
-
-def _rectangle(computed: Rows, everyone: Tensor, m: int) -> Tensor:
-    """Similarities of all points to some."""
-    matrix, size = computed.take(everyone[:1]).new_empty(len(everyone), m), computed.at_once(m)
-    for start in range(0, len(everyone), size):
-        matrix[start : start + size] = computed.take(everyone[start : start + size])
-    return matrix

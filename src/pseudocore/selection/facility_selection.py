@@ -1,6 +1,4 @@
-"""Selection by facility location over last-layer gradients: what CRAIG, AdaCore and LCMat-S share,
-each with a distance of its own.
-"""
+"""Facility location over last-layer gradients, shared by CRAIG, AdaCore and LCMat-S."""
 
 import math
 from collections.abc import Callable
@@ -18,75 +16,66 @@ from pseudocore.selection import facility
 from pseudocore.selection.budgets import Budget, Group, choose
 from pseudocore.selection.last_layer_gradients import GradientMetric
 
-Weighting = Literal["clusters", "ones"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Covering(Budget):
-    """How points that cover the rest are looked for."""
+class FacilitySelection(Budget):
+    """Settings of the greedy maximisation, and what points weigh."""
 
     epsilon: Annotated[float, Range(low=0, high=0.99)] = 0.0
-    """What stochastic greedy may lose: above 0, each choice looks at n/num·ln(1/epsilon) random
-    candidates; at 0, at all.
+    """Loss of stochastic greedy: each choice is made among n/num·ln(1/epsilon) random candidates;
+    at 0, among all.
     """
     exact: bool = False
     """Whether a group of more than 16,384 examples, whose similarities would fill more than 1 GiB,
-    is chosen from and covered whole, at n²
-    distances computed as they are asked for; if not, random parts of it stand for it."""
+    is covered whole, computing n² distances for every few choices; if not, random parts of it
+    stand for it.
+    """
+    weighting: Literal["clusters", "ones"] = "ones"
+    """Weight of a point: 1, or the number of examples nearest to it."""
 
 
-def cover(
+def select(
     problem: Problem,
-    covering: Covering,
+    settings: FacilitySelection,
     metric_of: Callable[[Tensor], GradientMetric],
-    weighting: Weighting,
     rng: Rng,
 ) -> Coreset:
-    """Greedy facility location in each group, under the metric of its members; weights are 1, or
-    how many each point stands for.
-    """
+    """Greedy facility location in each group, under the metric of some training points (n,)."""
 
     def rule(group: Group) -> Tensor | tuple[Tensor, Tensor]:
-        n, where = len(group.members), problem.device
-        candidates, num_references = _looked_at(n, group.num, covering.exact)
+        n, device = len(group.indices), problem.device
+        candidates, num_references = _part_sizes(n, group.num, settings.exact)
         part = rng(group.label, "part").permutation(n)[:candidates].sort().values
-        metric = metric_of(group.members[part])
-        references = (
-            rng(group.label, "references").permutation(candidates)[:num_references]
-            if num_references < candidates
-            else None
-        )
-        rows = facility.from_distance(
-            metric, candidates, metric.farthest, device=where, references=references
-        )
-        stream = rng(group.label, "candidates")
+        metric = metric_of(group.indices[part])
+        references = None
+        if num_references < candidates:
+            references = rng(group.label, "references").permutation(candidates)[:num_references]
         chosen = facility.facility_location(
-            rows, candidates, group.num, device=where, epsilon=covering.epsilon, rng=stream
+            facility.from_distance(
+                metric, candidates, metric.farthest, device=device, references=references
+            ),
+            candidates,
+            group.num,
+            device=device,
+            epsilon=settings.epsilon,
+            rng=rng(group.label, "candidates"),
         )
-        places = part.to(where)[chosen]
-        return (
-            places
-            if weighting == "ones"
-            else (places, _weights(metric_of(group.members), n, places))
-        )
+        places = part.to(device)[chosen]
+        if settings.weighting == "ones":
+            return places
+        metric = metric_of(group.indices)
+        rows = facility.from_distance(metric, n, metric.farthest, device=device, keep=False)
+        _, nearest = facility.coverage(rows, places)
+        return places, torch.bincount(nearest, minlength=len(places))
 
-    return choose(problem, covering, rule)
+    return choose(problem, settings, rule)
 
 
-def _looked_at(n: int, num: int, exact: bool) -> tuple[int, int]:
-    """How many of n examples are candidates, and how many of these are to be covered, so that a
-    matrix of both fits.
-
-    As many of either is the best use of a matrix, as long as there are candidates enough for a
-    choice of `num`.
+def _part_sizes(n: int, num: int, exact: bool) -> tuple[int, int]:
+    """How many of n examples are candidates, and how many of these are covered, so that their
+    matrix fits: equally many, as long as there are enough candidates to select `num`.
     """
     if exact or n * n <= facility.ENTRIES:
         return n, n
     candidates = min(n, max(math.isqrt(facility.ENTRIES), 4 * num))
     return candidates, min(candidates, max(1, facility.ENTRIES // candidates))
-
-
-def _weights(metric: GradientMetric, n: int, places: Tensor) -> Tensor:
-    """How many of all n examples are nearest to each of the places."""
-    rows = facility.from_distance(metric, n, metric.farthest, device=places.device, keep=False)
-    return torch.bincount(facility.coverage(rows, places)[1], minlength=len(places))

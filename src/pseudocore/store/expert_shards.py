@@ -29,8 +29,8 @@ _KIND = "expert"
 class Kept(NamedTuple):
     """One expert as its shard holds it."""
 
-    theta: Tensor
-    """(epochs + 1, parameters)"""
+    theta: Tensor | list[Tensor]
+    """(epochs + 1, parameters), or its rows."""
     losses: list[float]
     """Training loss of every epoch."""
     last: Tensor
@@ -40,14 +40,14 @@ class Kept(NamedTuple):
 
 def write_shard(path: Path, number: int, kept: Kept) -> None:
     """Write an expert atomically."""
-    tensors = {"theta": kept.theta}
+    tensors = {"theta": torch.stack(list(kept.theta))}
     if kept.velocity is not None:
         tensors["velocity"] = kept.velocity
     if not torch.equal(kept.theta[-1].to(kept.last), kept.last):
         tensors["last"] = kept.last
     header = {
         "number": number,
-        "digests": [_row_digest(row) for row in kept.theta],
+        "digests": [_row_digest(row) for row in tensors["theta"]],
         "losses": kept.losses,
     }
     write_tensors(path, tensors, kind=_KIND, header=header)

@@ -1,19 +1,23 @@
 r"""Experts: networks trained on the whole training set by SGD, kept at the end of every epoch.
 
-$$ v \leftarrow \mu v + \lambda\theta + \nabla_\theta \tfrac1{|B|} \sum_{i \in B} \ell(f_\theta(x_i), y_i), \qquad
-   \theta \leftarrow \theta - \eta v $$
+$$ v \leftarrow \mu v + \lambda\theta + \nabla_\theta \tfrac1{|B|} \sum_{i \in B}
+   \ell(f_\theta(x_i), y_i), \qquad \theta \leftarrow \theta - \eta v $$
 
 An epoch visits every training point once, in a random order; the last batch takes what is left. An
 expert is a function of (seed, its number): its initialisation, orders and augmentations come from
 streams of its own, so that twenty more experts trained tomorrow are the ones that forty trained at
-once would have had, and an expert can be taken up again after any epoch. Trained one by one they
-agree bit for bit; several in one batched pass agree to rounding.
+once would have had, and training can resume after any epoch. Trained one by one they agree bit for
+bit; several in one batched pass agree to rounding.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -24,9 +28,28 @@ from pseudocore.core.config import Count, Fraction, NonNegative, Positive
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
+from pseudocore.core.types import NeedsExperts
 from pseudocore.runtime.autodiff import value_and_grad
-from pseudocore.runtime.steps import AT_ONCE, Compile, StepRunner, parallel_streams
+from pseudocore.runtime.profiling import stage
+from pseudocore.runtime.steps import AT_ONCE, Compile, parallel_streams
+from pseudocore.store.expert_folder import ExpertFolder, Storage, traits
+from pseudocore.store.expert_shards import Kept, MappedExperts
+from pseudocore.store.runs import Run
+from pseudocore.training.loop import TrainingLoop, TrainingState, epoch_of_several
 from pseudocore.training.losses import Loss, per_example
+from pseudocore.training.optimisers import decayed, sgd
+
+OnStart = Callable[[int, int], None]
+"""Called with the number of epochs already trained and the total, over all experts."""
+
+OnEpoch = Callable[[int, dict[str, float]], None]
+"""Called with the number of epochs trained so far, over all experts, and numbers to show."""
+
+SAVE_SECONDS = 30.0
+"""How often an expert in training is saved; a faster one is written once, when it is done."""
+
+MAX_MEMORY_SHARE = 0.5
+"""Share of a GPU's free memory that snapshots may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +57,7 @@ class Training:
     """How experts are trained; the defaults are those of the published trajectory methods."""
 
     loss: Loss = "cross-entropy"
-    """What is minimised: cross-entropy, focal or multi-margin."""
+    """Training loss: cross-entropy, focal or multi-margin."""
     lr: Positive = 0.01
     """Step size η of SGD."""
     momentum: Fraction = 0.0
@@ -45,17 +68,20 @@ class Training:
     """Training points per step."""
 
 
-class State(NamedTuple):
-    theta: Tensor  # (experts, parameters)
-    velocity: Tensor  # (experts, parameters), or (experts, 0) without momentum
+class ExpertState(NamedTuple):
+    theta: Tensor
+    """(experts, parameters)"""
+    velocity: Tensor
+    """(experts, parameters), or (experts, 0) without momentum."""
+
+
+class ExpertInfo(NamedTuple):
+    loss: Tensor
+    """Mean loss of the batch before the step, (experts,)."""
 
 
 class Trainer:
-    """Takes experts, known by their numbers, from epoch to epoch: several in one batched pass, or
-    one.
-
-    Holds no state of theirs, only the captured steps, which serve all epochs and all experts.
-    """
+    """Trains experts, known by their numbers, epoch by epoch: one, or several in a batched pass."""
 
     def __init__(
         self, problem: Problem, training: Training, seed: int, *, compile: Compile = "auto"
@@ -63,90 +89,94 @@ class Trainer:
         config.check(training)
         self.problem = problem
         self.training = training
-        self._rng = Rng(seed)("experts")
         self.expected_epochs = 0
         """Calls of `epoch` to come, as far as known: they decide whether compiling pays."""
-        self._compile: Compile = compile
-        self._steppers: dict[torch.Size, StepRunner] = {}
-
-    def start(self, numbers: Sequence[int]) -> State:
-        """Experts as they are before the first epoch."""
-        problem = self.problem
-        fresh = [
-            problem.model.init(
-                self._rng(number)("theta"), device=problem.device, dtype=problem.dtype
-            )
-            for number in numbers
-        ]
-        theta = torch.stack(fresh)
-        return State(
-            theta,
-            torch.zeros_like(theta) if self.training.momentum else theta.new_zeros(len(fresh), 0),
+        self._rng = Rng(seed)("experts")
+        self.loop = TrainingLoop(
+            self._gradient,
+            self._optimiser,
+            problem,
+            compile=compile,
+            expected_steps=self._expected_steps,
+            compile_regions=problem.has_kernels,
         )
 
-    def epoch(self, numbers: Sequence[int], state: State, epoch: int) -> tuple[State, list[float]]:
-        """The experts after epoch number `epoch` (from 1), and each one's training loss, averaged
-        while it was running.
+    def start(self, numbers: Sequence[int]) -> ExpertState:
+        """Experts before the first epoch."""
+        options: Any = {"device": self.problem.device, "dtype": self.problem.dtype}
+        theta = torch.stack(
+            [self.problem.model.init(self._rng(number)("theta"), **options) for number in numbers]
+        )
+        num_velocities = theta.shape[1] if self.training.momentum else 0
+        return ExpertState(theta, theta.new_zeros(len(theta), num_velocities))
+
+    def epoch(
+        self, numbers: Sequence[int], state: ExpertState, epoch: int
+    ) -> tuple[ExpertState, list[float]]:
+        """The experts after epoch number `epoch` (from 1), and the mean training loss of each over
+        the epoch.
         """
-        problem, streams = self.problem, [self._rng(number)("epoch", epoch) for number in numbers]
-        orders = torch.stack(
-            [
-                stream("order").permutation(problem.num_train, device=problem.device)
-                for stream in streams
-            ]
-        )
+        num_train, training = self.problem.num_train, self.training
+        streams = [self._rng(number)("epoch", epoch) for number in numbers]
         total = state.theta.new_zeros(len(numbers))
-        for place, index in enumerate(torch.split(orders, self.training.batch_size, dim=1)):
-            rng = _Streams(
-                self._rng.seed,
-                self._rng.path,
-                tuple(stream("augment", place) for stream in streams),
-            )
-            batch, info = self._stepper(index.shape)(
-                _Batch(state.theta, state.velocity, index), rng
-            )
-            state = State(batch.theta, batch.velocity)
-            total += info.loss * index.shape[1]
-        losses = (total / problem.num_train).tolist()
-        for number, finite in zip(numbers, state.theta.isfinite().all(1).tolist(), strict=True):
+        before = running = TrainingState(*state, torch.zeros(0))
+        batches = epoch_of_several(self.problem, streams, training.batch_size)
+        for running, info in self.loop.steps(before, batches):
+            total += info.loss * running.points.shape[1]
+        after = ExpertState(running.theta.clone(), running.moments.clone())
+        for number, finite in zip(numbers, after.theta.isfinite().all(1).tolist(), strict=True):
             if not finite:
                 raise ConfigError(
-                    f"expert {number} became NaN or infinite in epoch {epoch}, trained with lr = {self.training.lr:g} "
-                    f"on the {self.training.loss} loss; a smaller lr would work"
+                    f"expert {number} became NaN or infinite in epoch {epoch}, trained with lr = "
+                    f"{training.lr:g} on the {training.loss} loss; a smaller lr would work",
+                    code="expert-diverged",
+                    number=number,
+                    epoch=epoch,
+                    lr=training.lr,
                 )
-        return State(
-            state.theta.clone(), state.velocity.clone()
-        ), losses  # a captured step reuses its buffers
+        return after, (total / num_train).tolist()
 
-    def _stepper(self, shape: torch.Size) -> StepRunner:
-        """One per shape, as a captured step has fixed ones: full batches, and the last of an epoch."""
-        if shape not in self._steppers:
-            per_epoch = (
-                self.problem.num_train // shape[1] if shape[1] == self.training.batch_size else 1
-            )
-            num_steps, compile_regions = self.expected_epochs * per_epoch, self.problem.has_kernels
-            self._steppers[shape] = StepRunner(
-                self._step, self.problem, self._compile, num_steps, compile_regions=compile_regions
-            )
-        return self._steppers[shape]
-
-    def _step(self, problem: Problem, batch: "_Batch", rng: Rng) -> tuple["_Batch", "_Info"]:
-        training = self.training
+    def _gradient(self, theta: Tensor, points: Tensor, rng: Rng) -> tuple[Tensor, ExpertInfo]:
+        problem = self.problem
+        x, y = problem.batch(points.flatten())
+        x, y = x.view(*points.shape, *x.shape[1:]), y.view(points.shape)
+        if (augment := problem.augment) is not None:
+            x = torch.stack([augment(part, rng(place)) for place, part in enumerate(x)])
 
         def loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
             with problem.fast():
                 logits = problem.model.logits(theta, x)
-            return per_example(training.loss, logits.to(theta.dtype), y).mean()
+            return per_example(self.training.loss, logits.to(theta.dtype), y).mean()
 
-        gradient, value = _each(
-            loss, batch.theta, *_shown(problem, batch.points, rng), dense=problem.is_dense
-        )
-        if training.weight_decay:
-            gradient = gradient + training.weight_decay * batch.theta
-        velocity = batch.velocity
-        if training.momentum:
-            velocity = gradient = training.momentum * velocity + gradient
-        return _Batch(batch.theta - training.lr * gradient, velocity, batch.points), _Info(value)
+        if len(theta) > 1 and (problem.is_dense or not theta.is_cuda):
+            gradient, value = vmap(grad_and_value(loss))(theta, x, y)
+            return gradient, ExpertInfo(value)
+        calls = (partial(value_and_grad(loss), *one) for one in zip(theta, x, y, strict=True))
+        gradients, values = zip(*parallel_streams(calls), strict=True)
+        return torch.stack(gradients), ExpertInfo(torch.stack(values))
+
+    def _optimiser(
+        self, gradient: Tensor, velocity: Tensor, theta: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        training = self.training
+        gradient = decayed(gradient, theta, training.weight_decay)
+        return sgd(gradient, velocity, training.lr, momentum=training.momentum)
+
+    def _expected_steps(self, batch_size: int) -> int:
+        is_full = batch_size == self.training.batch_size
+        return self.expected_epochs * (self.problem.num_train // batch_size if is_full else 1)
+
+
+def default_group(problem: Problem) -> int:
+    """How many experts to train in one step, by measurement.
+
+    Small dense networks leave a GPU idle: twenty at once train four times as many images a second.
+    Batched convolutions are slower than plain ones there and on a CPU, where one expert after the
+    other is bit for bit reproducible besides; with custom kernels four run in parallel streams.
+    """
+    if problem.has_kernels:
+        return AT_ONCE
+    return 20 if problem.device.type == "cuda" and problem.is_dense else 1
 
 
 class Resident:
@@ -175,86 +205,182 @@ def train(
     group: int | None = None,
 ) -> Resident:
     """`num` experts after each of `num_epochs` epochs, in memory."""
-    trainer, group = Trainer(problem, training, seed), group or usual_group(problem)
+    trainer, group = Trainer(problem, training, seed), group or default_group(problem)
     trainer.expected_epochs = num * num_epochs // group
-    whole = torch.empty(
-        num,
-        num_epochs + 1,
-        problem.model.num_parameters,
-        device=problem.device,
-        dtype=problem.dtype,
-    )
+    trained = []
     for first in range(0, num, group):
         numbers = range(first, min(first + group, num))
-        state = trainer.start(numbers)
-        whole[numbers.start : numbers.stop, 0] = state.theta
+        states = [trainer.start(numbers)]
         for epoch in range(1, num_epochs + 1):
-            state, _ = trainer.epoch(numbers, state, epoch)
-            whole[numbers.start : numbers.stop, epoch] = state.theta
-    return Resident(whole)
+            states.append(trainer.epoch(numbers, states[-1], epoch)[0])
+        trained.append(torch.stack([state.theta for state in states], dim=1))
+    return Resident(torch.cat(trained))
 
 
-def usual_group(problem: Problem) -> int:
-    """How many experts to train in one step, by measurement.
+def fill(
+    folder: ExpertFolder,
+    trainer: Trainer,
+    *,
+    num: int,
+    num_epochs: int,
+    group: int | None = None,
+    on_start: OnStart = lambda done, total: None,
+    on_epoch: OnEpoch = lambda done, numbers: None,
+) -> int:
+    """Train what is missing of `num` experts, and of any more there are, of `num_epochs` epochs
+    each; return how many epochs that was.
 
-    Small dense networks leave a GPU idle: twenty at once train four times as many images a second.
-    Batched convolutions are slower than plain ones there and on a CPU, where one expert after the
-    other is bit for bit reproducible besides; with kernels of our own four go through a GPU side by
-    side.
+    `group` experts are trained in one step; defaults to the fastest number. After Ctrl-C the folder
+    holds every epoch trained so far.
     """
-    if problem.has_kernels:
-        return AT_ONCE
-    return 20 if problem.device.type == "cuda" and problem.is_dense else 1
+    kept, group = folder.epochs(), group or default_group(trainer.problem)
+    reached = [kept.get(number, -1) for number in range(max([num, *(1 + one for one in kept)]))]
+    rows = sum(max(0, num_epochs - epoch) for epoch in reached)  # -1: not even its start is there
+    folder.reserve(rows * trainer.problem.model.num_parameters * folder.dtype.itemsize)
+    missing = sum(max(0, num_epochs - max(0, epoch)) for epoch in reached)
+    total = len(reached) * num_epochs
+    done = total - missing
+    on_start(done, total)
+    trainer.expected_epochs = missing // group
+
+    def advance(numbers: list[int], losses: list[float]) -> None:
+        nonlocal done
+        done += len(numbers)
+        on_epoch(done, {"expert": numbers[-1], "loss": math.fsum(losses) / len(losses)})
+
+    for numbers in _groups(reached, num_epochs, group):
+        begun = [folder.read(number) for number in numbers if number in kept]
+        _train_group(folder, trainer, numbers, begun, num_epochs, advance)
+    return missing
 
 
-@dataclass(frozen=True)
-class _Streams(Rng):
-    """The streams of several experts as one, the first name being an expert's place: what one
-    captured step draws from.
+def _groups(reached: list[int], num_epochs: int, group: int) -> Iterator[list[int]]:
+    """Numbers of experts that lack epochs, at most `group` of those at the same epoch together."""
+    short = [number for number, epoch in enumerate(reached) if epoch < num_epochs]
+    for _, alike in itertools.groupby(short, key=lambda number: reached[number]):
+        numbers = list(alike)
+        yield from (numbers[first : first + group] for first in range(0, len(numbers), group))
+
+
+def _train_group(
+    folder: ExpertFolder,
+    trainer: Trainer,
+    numbers: list[int],
+    experts: list[Kept],
+    num_epochs: int,
+    on_epoch: Callable[[list[int], list[float]], None],
+) -> None:
+    """Train a group to its last epoch and save it; `experts` are empty where it is new."""
+    state = trainer.start(numbers)
+    if experts:
+        theta = torch.stack([one.last for one in experts]).to(state.theta)
+        velocity = state.velocity
+        if velocity.numel():
+            velocity = torch.stack([one.velocity for one in experts if one.velocity is not None])
+        state = ExpertState(theta, velocity.to(theta))
+    else:
+        rows = state.theta.to("cpu", folder.dtype, copy=True)
+        experts = [Kept([row], [], row, None) for row in rows]
+    first = saved = len(experts[0].losses)
+    saved_at = time.monotonic()
+
+    def save() -> None:
+        for number, expert in zip(numbers, experts, strict=True):
+            folder.write(number, expert)
+
+    try:
+        for epoch in range(first + 1, num_epochs + 1):
+            state, losses = trainer.epoch(numbers, state, epoch)
+            experts = _extended(experts, state, losses, folder.dtype)
+            if epoch == num_epochs or time.monotonic() - saved_at > SAVE_SECONDS:
+                save()
+                saved, saved_at = epoch, time.monotonic()
+            on_epoch(numbers, losses)
+    except KeyboardInterrupt:
+        if len(experts[0].losses) > saved:
+            save()
+        raise
+
+
+def _extended(
+    experts: list[Kept], state: ExpertState, losses: list[float], dtype: torch.dtype
+) -> list[Kept]:
+    """The experts with one more epoch each, on the host."""
+    rows = state.theta.to("cpu", dtype, copy=True)
+    last, velocity = state.theta.cpu(), state.velocity.cpu()
+    return [
+        Kept([*one.theta, row], [*one.losses, loss], end, own if own.numel() else None)
+        for one, row, loss, end, own in zip(experts, rows, losses, last, velocity, strict=True)
+    ]
+
+
+def identity(problem: Problem, training: Training, seed: int, storage: Storage) -> dict[str, Any]:
+    """All that decides the numbers in a folder of experts."""
+    augment: Any = problem.augment
+    described = augment and type(augment).__name__
+    return {
+        **traits(problem),
+        "augment": config.to_dict(augment) if dataclasses.is_dataclass(augment) else described,
+        "training": config.to_dict(training),
+        "seed": seed,
+        "dtype": str(problem.dtype).removeprefix("torch."),
+        "precision": problem.precision,
+        "storage": storage,
+    }
+
+
+def with_experts(
+    problem: Problem,
+    method: Any,
+    *,
+    seed: int,
+    run: Run | None = None,
+    command: str = "",
+    on_epoch: OnEpoch = lambda done, numbers: None,
+) -> Problem:
+    """The problem with the experts its method needs, if it needs any: its own, else new ones, which
+    are kept in RUN/experts with the `command` that would train them.
+
+    On a GPU they are held in memory, when they fit, so that a captured step can read them.
     """
-
-    members: tuple[Rng, ...] = ()
-
-    def __call__(self, *names: str | int) -> Rng:
-        return self.members[int(names[0])](*names[1:])
-
-
-class _Batch(NamedTuple):
-    theta: Tensor  # (experts, parameters)
-    velocity: Tensor
-    points: Tensor  # (experts, batch) training indices
-
-
-class _Info(NamedTuple):
-    loss: Tensor  # (experts,)
-
-
-def _shown(problem: Problem, index: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
-    """Inputs (experts, batch, ...) and labels (experts, batch), each expert's augmented by a draw
-    from its own stream.
-    """
-    x, y = problem.batch(index.flatten())
-    x, augment = x.view(*index.shape, *x.shape[1:]), problem.augment
-    if augment is not None:
-        x = torch.stack([augment(part, rng(place)) for place, part in enumerate(x)])
-    return x, y.view(index.shape)
+    if not isinstance(method, NeedsExperts):
+        return problem
+    num, num_epochs = method.num_experts, method.expert_epochs
+    training = Training(loss=cast(Loss, method.expert_loss))
+    with stage("experts", problem.device):
+        found = problem.experts
+        if found is None and run is None:
+            found = train(problem, training, num=num, num_epochs=num_epochs, seed=seed)
+        elif found is None and run is not None:
+            path, given = run.path / "experts", identity(problem, training, seed, "float32")
+            # The run's configuration decides the identity: experts of another one are left over.
+            overwrite = not ExpertFolder.is_alike(path, given)
+            with ExpertFolder.create(path, given, overwrite=overwrite, command=command) as folder:
+                trainer = Trainer(problem, training, seed)
+                fill(folder, trainer, num=num, num_epochs=num_epochs, on_epoch=on_epoch)
+                found = folder.mapped(problem)
+        if isinstance(found, MappedExperts):
+            found = found if run is None else _as_begun(found, run)
+            if problem.device.type == "cuda" and _fits_in_memory(found, problem, num_epochs):
+                found = Resident(found.load(num_epochs), problem.dtype)
+    return dataclasses.replace(problem, experts=found)
 
 
-def _each(
-    loss: Callable[..., Tensor], theta: Tensor, x: Tensor, y: Tensor, *, dense: bool
-) -> tuple[Tensor, Tensor]:
-    """Gradients (experts, parameters) and losses (experts,).
+def _as_begun(found: MappedExperts, run: Run) -> MappedExperts:
+    """As many as the run began with: the folder may grow while a run is interrupted."""
+    begun = run.manifest.get("experts", {}).get("num_experts", found.num_experts)
+    if begun > found.num_experts:
+        raise ConfigError(
+            f"{run.path} was begun with {begun} experts, but {found.folder} now holds "
+            f"{found.num_experts}; bring them back",
+            code="experts-missing",
+            begun=begun,
+            found=found.num_experts,
+        )
+    run.update_manifest(experts={"folder": str(found.folder), "num_experts": begun})
+    return found.first(begun)
 
-    One expert goes through plain and faster layers, and so does each of several convolutional ones
-    on a GPU, beside the others.
-    """
-    if len(theta) > 1 and (dense or not theta.is_cuda):
-        result: tuple[Tensor, Tensor] = vmap(grad_and_value(loss))(theta, x, y)
-        return result
-    gradients, values = zip(
-        *parallel_streams(
-            partial(value_and_grad(loss), *one) for one in zip(theta, x, y, strict=True)
-        ),
-        strict=True,
-    )
-    return torch.stack(gradients), torch.stack(values)
+
+def _fits_in_memory(found: MappedExperts, problem: Problem, num_epochs: int) -> bool:
+    free, _ = torch.cuda.mem_get_info(problem.device)
+    return found.num_bytes(num_epochs) <= MAX_MEMORY_SHARE * free

@@ -1,14 +1,14 @@
-r"""A network trained on the whole training set, which selection looks through: its features,
-predictions and last-layer gradients.
+r"""A network trained on the whole training set, of which selectors use the features, predictions and
+last-layer gradients.
 
 Epochs of mini-batches in a random order, by Adam or by SGD with Nesterov momentum and weight decay,
 
 $$ f = \nabla_\theta \mathcal L_B + \delta\theta, \qquad v \leftarrow \mu v + f, \qquad \theta
 \leftarrow \theta - \eta\,(f + \mu v) . $$
 
-On the way it is counted how often each example was forgotten: right when last visited, wrong at
-this visit (Toneva et al. 2019). The network is a function of (data, model, recipe, seed); a problem
-with a shelf keeps it there, so that any number of selectors train it once.
+Training also counts how often each example was forgotten: right when last visited, wrong at this
+visit (Toneva et al. 2019). The network is a function of (data, model, recipe, seed); a problem with
+a cache keeps it there, so that any number of selectors train it once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.runtime.autodiff import gradient_of
 from pseudocore.runtime.profiling import stage
-from pseudocore.runtime.steps import StepRunner
 from pseudocore.selection.last_layer_gradients import DIVERGED, LastLayer
-from pseudocore.training import optimisers as adam
+from pseudocore.training.loop import Optimiser, TrainingLoop, TrainingState, epoch_of_one
+from pseudocore.training.optimisers import adam, decayed, sgd, start
 
 Features = Literal["inputs", "network"]
 Statistics = Mapping[str, Tensor] | None
@@ -37,14 +37,14 @@ BATCH = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining:
-    """How the network that a selector looks through is trained."""
+    """How the network that a selector uses is trained."""
 
     pretrain_epochs: Count = 10
-    """Epochs of training the network that the selection looks through."""
+    """Epochs of training the network that the selection is based on."""
     pretrain_optimiser: Literal["adam", "sgd"] = "adam"
-    """How it is trained; sgd has Nesterov momentum."""
+    """Its optimiser; sgd has Nesterov momentum."""
     pretrain_step_size: Annotated[float | None, Range(above=0)] = None
-    """Step size of that training; unless told, .001 for adam and .1 for sgd."""
+    """Step size of that training. Defaults to .001 for adam and .1 for sgd."""
     pretrain_momentum: Fraction = 0.9
     """Momentum of sgd there."""
     pretrain_weight_decay: NonNegative = 5e-4
@@ -52,87 +52,98 @@ class Pretraining:
     pretrain_batch_size: Count = 128
     """Examples per step there."""
     pretrain_augment: bool = True
-    """Whether it sees images augmented, where the setup augments them."""
+    """Whether it is trained on augmented images, where the setup augments them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureNetwork(Pretraining):
-    """How gradients are taken of the network, too."""
+    """As `Pretraining`, with how gradients of the network are taken."""
 
     batch_norm: Literal["data", "class"] = "data"
-    """Batch norm where gradients are taken: as on data of all classes; or as in training, on
-    batches of one class alone.
+    """Batch norm where gradients are taken: with statistics of data of all classes; or as in
+    training, on batches of one class alone.
     """
 
 
 class Network(NamedTuple):
-    """A trained network and what was seen of the examples while it was."""
+    """A trained network and its training history."""
 
-    theta: Tensor  # (parameters,)
-    # (n,) times each example was forgotten; one more than there were epochs if it was never right
+    theta: Tensor
+    """(parameters,)"""
     forgotten: Tensor
+    """Times each example was forgotten, (n,); one more than there were epochs if never right."""
+
+
+class PretrainInfo(NamedTuple):
+    right: Tensor
+    """Whether each example of the batch was predicted right before the step, (batch,)."""
 
 
 def pretrained(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
-    """The network of this recipe and stream: off the shelf if it is there, else trained and put
-    there.
-    """
-    what: Any = _description(problem, recipe, rng)
-    if what is None or (cache := problem.cache) is None:
-        return _timed(problem, recipe, rng)
-    with cache.lock(what):
-        kept = cache.load(what)
+    """The network of this recipe and stream: from the cache, else trained and cached."""
+    description: Any = _description(problem, recipe, rng)
+    if description is None or (cache := problem.cache) is None:
+        return pretrain(problem, recipe, rng)
+    with cache.lock(description):
+        kept = cache.load(description)
         if kept is not None and kept.keys() == set(Network._fields):
             return Network(**{name: value.to(problem.device) for name, value in kept.items()})
-        network = _timed(problem, recipe, rng)
-        cache.save(what, network._asdict())
+        network = pretrain(problem, recipe, rng)
+        cache.save(description, network._asdict())
         return network
 
 
-def _timed(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
-    with stage("pretrain", problem.device):
-        return pretrain(problem, recipe, rng)
-
-
 def pretrain(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
-    """Train a fresh network; augmented if the problem says so and the recipe does not object.
-    Refuses to give a diverged one.
+    """Train a fresh network, on augmented images where problem and recipe say so.
+
+    Raises DataError when it diverges.
     """
     augment = problem.augment if recipe.pretrain_augment else None
-    theta = problem.model.init(rng("theta"), device=problem.device, dtype=problem.dtype)
-    state = _State(theta, adam.start(theta), theta[:0], theta[:0])  # a batch comes with each step
-    steppers: dict[int, StepRunner] = {}  # one per batch size: a captured step has fixed shapes
-    history = _History(problem.num_train, problem.device)
-    for epoch in range(recipe.pretrain_epochs):
-        order = rng("epoch", epoch)("order").permutation(problem.num_train, device=problem.device)
-        for place, index in enumerate(torch.split(order, recipe.pretrain_batch_size)):
-            stream = rng("epoch", epoch)("augment", place)
-            x, y = problem.batch(index)
-            x = x if augment is None else augment(x, stream)
-            step = steppers.setdefault(len(index), StepRunner(_stepping(recipe), problem))
-            state, info = step(state._replace(x=x, y=y), stream)
-            history.visit(index, info.right)
-    if not state.theta.isfinite().all():
-        raise DataError(DIVERGED)
-    return Network(state.theta.clone(), history.forgotten(recipe.pretrain_epochs))
+
+    def loss(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        with problem.fast():
+            logits = problem.model.logits(theta, x)
+        logits = logits.to(x.dtype)
+        return -label_log_likelihood(logits.log_softmax(-1), y).mean(), logits
+
+    def gradient(theta: Tensor, points: Tensor, rng: Rng) -> tuple[Tensor, PretrainInfo]:
+        x, y = problem.batch(points)
+        x = x if augment is None else augment(x, rng)
+        found, logits = gradient_of(loss, has_aux=True)(theta, x, y)
+        return found, PretrainInfo(logits.argmax(1) == y)
+
+    with stage("pretrain", problem.device):
+        theta = problem.model.init(rng("theta"), device=problem.device, dtype=problem.dtype)
+        moments, optimiser = _optimiser(recipe, theta)
+        state = TrainingState(theta, moments, torch.arange(0))
+        loop, history = TrainingLoop(gradient, optimiser, problem), _History(problem)
+        for epoch in range(recipe.pretrain_epochs):
+            before = state
+            batches = epoch_of_one(problem, rng("epoch", epoch), recipe.pretrain_batch_size)
+            for state, info in loop.steps(before, batches):
+                history.visit(state.points, info.right)
+        if not state.theta.isfinite().all():
+            raise DataError(DIVERGED, code="diverged")
+        return Network(state.theta.clone(), history.forgotten(recipe.pretrain_epochs))
 
 
-def extract_last_layer(problem: Problem, recipe: FeatureNetwork, rng: Rng) -> LastLayer:
-    """What the last layer of the network of this recipe sees of all training points."""
+def extract_last_layer(problem: Problem, recipe: Pretraining, rng: Rng) -> LastLayer:
+    """The last layer of the network of this recipe on all training points."""
     theta = pretrained(problem, recipe, rng("pretrain")).theta
-    if recipe.batch_norm == "class":
+    if isinstance(recipe, FeatureNetwork) and recipe.batch_norm == "class":
         return last_layer_by_class(problem, theta, recipe.pretrain_batch_size)
     return last_layer(problem, theta, rng("statistics"))
 
 
 def last_layer(problem: Problem, theta: Tensor, rng: Rng, index: Tensor | None = None) -> LastLayer:
-    """Features and log-probabilities of training points (all unless told); batch norm, if any, as
-    on one random batch.
+    """Features and log-probabilities of training points; batch norm as on one random batch.
+
+    `index` defaults to all points.
     """
     x, _ = problem.batch(rng.permutation(problem.num_train)[:BATCH])
     statistics = problem.model.statistics(theta, x) or None
     index = torch.arange(problem.num_train) if index is None else index
-    return _seen(problem, theta, index, torch.split(index, BATCH), statistics)
+    return _last_layer(problem, theta, index, torch.split(index, BATCH), statistics)
 
 
 def last_layer_by_class(problem: Problem, theta: Tensor, size: int) -> LastLayer:
@@ -140,22 +151,20 @@ def last_layer_by_class(problem: Problem, theta: Tensor, size: int) -> LastLayer
     examples of one class.
     """
     order = problem.data.train.y.argsort(stable=True)
-    batches = [
-        batch
-        for members in torch.split(order, problem.data.class_counts.tolist())
-        for batch in torch.split(members, size)
-    ]
-    return _seen(problem, theta, order, batches, None).at(order.argsort().to(problem.device))
+    classes = torch.split(order, problem.data.class_counts.tolist())
+    batches = [batch for members in classes for batch in torch.split(members, size)]
+    layer = _last_layer(problem, theta, order, batches, None)
+    return layer.at(order.argsort().to(problem.device))
 
 
-def _seen(
+def _last_layer(
     problem: Problem,
     theta: Tensor,
     index: Tensor,
     batches: Sequence[Tensor],
     statistics: Statistics,
 ) -> LastLayer:
-    """What the last layer sees of some points, batch by batch."""
+    """The last layer on training points, which `batches` splits."""
     weight, bias = problem.model.head(theta)
     parts = []
     with torch.no_grad():
@@ -171,8 +180,8 @@ def _seen(
 def feature_map(
     problem: Problem, kind: Features, recipe: Pretraining, rng: Rng
 ) -> Callable[[Tensor], Tensor]:
-    """From training indices (n,) to features (n, d): flattened network inputs, or those of the
-    network of this recipe.
+    """From training indices (n,) to features (n, d): flattened network inputs, or the features of
+    the network of this recipe.
     """
     if kind == "inputs":
         return lambda index: problem.batch(index)[0].flatten(1)
@@ -180,23 +189,13 @@ def feature_map(
     return lambda index: last_layer(problem, theta, rng("statistics"), index).features
 
 
-class _State(NamedTuple):
-    theta: Tensor
-    moments: adam.Moments  # sgd keeps its velocity in the first
-    x: Tensor
-    y: Tensor
-
-
-class _Info(NamedTuple):
-    right: Tensor  # (batch,) whether each example was predicted right before the step
-
-
 class _History:
     """How often each example went from right to wrong between visits."""
 
-    def __init__(self, n: int, device: torch.device) -> None:
-        self.before, self.ever = (torch.zeros(n, dtype=torch.bool, device=device) for _ in range(2))
-        self.count = torch.zeros(n, dtype=torch.int64, device=device)
+    def __init__(self, problem: Problem) -> None:
+        never = torch.zeros(problem.num_train, dtype=torch.bool, device=problem.device)
+        self.before, self.ever = never, never.clone()
+        self.count = torch.zeros_like(never, dtype=torch.int64)
 
     def visit(self, index: Tensor, right: Tensor) -> None:
         self.count[index] += self.before[index] & ~right
@@ -207,31 +206,18 @@ class _History:
         return self.count.masked_fill(~self.ever, num_epochs + 1)
 
 
-def _stepping(recipe: Pretraining) -> Callable[[Problem, _State, Rng], tuple[_State, _Info]]:
-    momentum, decay = recipe.pretrain_momentum, recipe.pretrain_weight_decay
+def _optimiser(recipe: Pretraining, theta: Tensor) -> tuple[Any, Optimiser]:
+    """The moments to begin with, and the optimiser."""
+    if recipe.pretrain_optimiser == "adam":
+        step_size = recipe.pretrain_step_size or 1e-3
+        return start(theta), lambda gradient, moments, _: adam(gradient, moments, step_size)
+    momentum, step_size = recipe.pretrain_momentum, recipe.pretrain_step_size or 0.1
 
-    def step(problem: Problem, state: _State, rng: Rng) -> tuple[_State, _Info]:
-        gradient, logits = gradient_of(_cross_entropy, has_aux=True)(
-            state.theta, problem, state.x, state.y
-        )
-        if recipe.pretrain_optimiser == "adam":
-            change, moments = adam.adam(gradient, state.moments, recipe.pretrain_step_size or 1e-3)
-        else:
-            force = gradient + decay * state.theta
-            moments = state.moments._replace(first=momentum * state.moments.first + force)
-            change = (recipe.pretrain_step_size or 0.1) * (force + momentum * moments.first)
-        return state._replace(theta=state.theta - change, moments=moments), _Info(
-            logits.argmax(1) == state.y
-        )
+    def nesterov(gradient: Tensor, velocity: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        force = decayed(gradient, theta, recipe.pretrain_weight_decay)
+        return sgd(force, velocity, step_size, momentum=momentum, nesterov=True)
 
-    return step
-
-
-def _cross_entropy(theta: Tensor, problem: Problem, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    with problem.fast():
-        logits = problem.model.logits(theta, x)
-    logits = logits.to(x.dtype)
-    return -label_log_likelihood(logits.log_softmax(-1), y).mean(), logits
+    return torch.zeros_like(theta), nesterov
 
 
 def _description(problem: Problem, recipe: Pretraining, rng: Rng) -> dict[str, Any] | None:

@@ -18,8 +18,8 @@ Deviations:
       averages.
   D3. Weights are 1 by default, as in the tables of Shin et al. (2023), who found that weighting
       costs accuracy.
-  D4. In the code of these tables batch norm sees one class at a time, as for `lcmat-s` (its D2):
-      `batch_norm` "class".
+  D4. In the code of these tables batch norm works on one class at a time, as for `lcmat-s` (its
+      D2): `batch_norm` "class".
 """
 
 from dataclasses import dataclass
@@ -31,32 +31,24 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.selection.facility_selection import Covering, Weighting, cover
+from pseudocore.selection.facility_selection import FacilitySelection, select
 from pseudocore.selection.last_layer_gradients import GradientMetric, mean_curvature
 from pseudocore.training.pretrain import FeatureNetwork, extract_last_layer
 
 
 @methods.register("adacore", kind="select", paper="Pooladzandi et al. 2022, arXiv 2207.13887")
 @dataclass(frozen=True, kw_only=True)
-class AdaCore(FeatureNetwork, Covering):
-    """Points whose gradients, preconditioned by the loss's curvature, cover those of their class."""
+class AdaCore(FeatureNetwork, FacilitySelection):
+    """Points whose gradients, preconditioned by curvature, cover those of their class."""
 
     damping: Positive = 0.1
-    """Added to the curvature, as a share of its mean: directions flatter than that are not blown up
-    further.
-    """
-    weighting: Weighting = "ones"
-    """Weight of a point: 1, or the number of examples nearest to it."""
+    """Added to the curvature, as a share of its mean; bounds the weight of flat directions."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         layer = extract_last_layer(problem, self, rng)
         curvature = mean_curvature(layer)
         floor = (self.damping * curvature.mean()).clamp_min(torch.finfo(curvature.dtype).tiny)
         scale = floor / (curvature + floor)  # H⁻¹ up to a factor, which changes no choice
-        return cover(
-            problem,
-            self,
-            lambda members: GradientMetric(layer.at(members), scale=scale),
-            self.weighting,
-            rng,
+        return select(
+            problem, self, lambda index: GradientMetric(layer.at(index), scale=scale), rng
         )

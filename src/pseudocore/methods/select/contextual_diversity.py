@@ -1,11 +1,11 @@
-r"""C-Div: points whose predictions leave no prediction of their class far away.
+r"""C-Div: points such that every prediction of their class is near one of theirs.
 
 Agarwal, Arora, Anand, Arora (2020), "Contextual diversity for active learning": the farthest-first
 traversal of k-center with the symmetric divergence between predicted class probabilities as
 distance,
 
-$$ d_{ij} = KL[p_i \| p_j] + KL[p_j \| p_i] = \sum_c (p_{ic} - p_{jc})(\log p_{ic} - \log p_{jc}), \qquad
-   i_{t+1} = \operatorname*{argmax}_i \min_{s \le t} d_{i i_s} . $$
+$$ d_{ij} = KL[p_i \| p_j] + KL[p_j \| p_i] = \sum_c (p_{ic} - p_{jc})(\log p_{ic} - \log p_{jc}),
+   \qquad i_{t+1} = \operatorname*{argmax}_i \min_{s \le t} d_{i i_s} . $$
 
 Cost: O(n · classes) per point, after one pass of the network over the training set.
 
@@ -26,7 +26,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.selection.budgets import Budget, Group, choose
 from pseudocore.selection.greedy import farthest_first
-from pseudocore.training.pretrain import Pretraining, last_layer, pretrained
+from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
 
 @methods.register("c-div", kind="select", paper="Agarwal et al. 2020, arXiv 2008.05723")
@@ -35,12 +35,10 @@ class ContextualDiversity(Pretraining, Budget):
     """Points whose predictions differ most from each other within their class."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        layer = last_layer(
-            problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics")
-        )
+        layer = extract_last_layer(problem, self, rng)
 
         def rule(group: Group) -> Tensor:
-            log_probs = layer.at(group.members).log_probs
+            log_probs = layer.at(group.indices).log_probs
             mean = log_probs.logsumexp(0) - log_probs.exp().sum().log()
             first = _divergence(log_probs, mean).argmin(0, keepdim=True)
             return farthest_first(

@@ -1,10 +1,10 @@
-r"""CRAIG: points whose gradients stand for those of their class, each for as many as are nearest to
-it.
+r"""CRAIG: points whose weighted gradients approximate the gradient of their class.
 
 Mirzasoleiman, Bilmes, Leskovec (2020), "Coresets for data-efficient training of machine learning
 models", Eqs. (8)-(12). With $g_i$ the gradient of example i's loss,
 
-$$ \Big\lVert \sum_i g_i - \sum_{j \in S} \gamma_j g_j \Big\rVert \le \sum_i \min_{j \in S} \lVert g_i - g_j \rVert, \qquad
+$$ \Big\lVert \sum_i g_i - \sum_{j \in S} \gamma_j g_j \Big\rVert
+   \le \sum_i \min_{j \in S} \lVert g_i - g_j \rVert, \qquad
    \gamma_j = \#\{ i : j \text{ is nearest to } i \}, $$
 
 and the right-hand side falls as the facility-location objective $\sum_i \max_{j \in S} (C - \lVert
@@ -20,30 +20,25 @@ Deviations:
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.selection.facility_selection import Covering, Weighting, cover
+from pseudocore.selection.facility_selection import FacilitySelection, select
 from pseudocore.selection.last_layer_gradients import GradientMetric
-from pseudocore.training.pretrain import Pretraining, last_layer, pretrained
+from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
 
 @methods.register("craig", kind="select", paper="Mirzasoleiman et al. 2020, arXiv 1906.01827")
 @dataclass(frozen=True, kw_only=True)
-class CRAIG(Pretraining, Covering):
+class CRAIG(Pretraining, FacilitySelection):
     """Points whose gradients cover those of their class, weighted by how many they stand for."""
 
-    weighting: Weighting = "clusters"
-    """Weight of a point: the number of examples nearest to it (they sum to the training set's
-    size), or 1.
-    """
+    weighting: Literal["clusters", "ones"] = "clusters"
+    """Weight of a point: the number of examples nearest to it, as published, or 1."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        layer = last_layer(
-            problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics")
-        )
-        return cover(
-            problem, self, lambda members: GradientMetric(layer.at(members)), self.weighting, rng
-        )
+        layer = extract_last_layer(problem, self, rng)
+        return select(problem, self, lambda index: GradientMetric(layer.at(index)), rng)

@@ -6,10 +6,10 @@ the next; those forgotten most often are taken,
 
 $$ \#\{ t : \text{right at visit } t,\ \text{wrong at visit } t + 1 \} , $$
 
-with examples that were never right above all others. Chance decides between equal counts, of which
-there are many after few epochs.
+with examples that were never right above all others. Ties, frequent after few epochs, are broken at
+random.
 
-Cost: none beyond the pre-training, which counts.
+Cost: that of the pre-training.
 
 Deviations:
   D1. Counts of one short pre-training (`pretrain_epochs`); the paper counts over 200 epochs and
@@ -22,7 +22,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.selection.budgets import Budget, choose, top
+from pseudocore.selection.budgets import Budget, choose_highest
 from pseudocore.training.pretrain import Pretraining, pretrained
 
 
@@ -32,9 +32,5 @@ class Forgetting(Pretraining, Budget):
     """Points that a network forgets most often while it is trained."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        counts = pretrained(problem, self, rng("pretrain")).forgotten.cpu()
-        return choose(
-            problem,
-            self,
-            lambda group: top(counts[group.members], group.num, rng("ties", group.label)),
-        )
+        counts = pretrained(problem, self, rng("pretrain")).forgotten
+        return choose_highest(problem, self, counts, rng)

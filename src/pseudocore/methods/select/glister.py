@@ -1,9 +1,9 @@
-r"""Glister: points that a step of training on them would make others better predicted.
+r"""Glister: points such that a step of training on them improves the predictions of others most.
 
 Killamsetty, Sivasubramanian, Ramakrishnan, Iyer (2021), "GLISTER: generalization based data subset
 selection for efficient and robust learning", Eq. (5) and Algorithm 2. The next point is the one
-whose gradient $g_e$ points most along that of the loss $L_V$ of the examples $V$ that count, where
-one step on the points so far would lead,
+whose gradient $g_e$ points most along that of the loss $L_V$ of examples $V$, after one step on the
+points so far,
 
 $$ e_{t+1} = \operatorname*{argmax}_e\, \langle \nabla_\theta L_V(\theta_t),\, g_e \rangle, \qquad
    \theta_t = \theta - \eta \sum_{s \le t} g_{e_s} . $$
@@ -33,67 +33,59 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.selection.budgets import Budget, Group, Share, choose, hold_out
 from pseudocore.selection.last_layer_gradients import LastLayer, along, mean_gradient
-from pseudocore.training.pretrain import Pretraining, last_layer, pretrained
+from pseudocore.training.pretrain import Pretraining, extract_last_layer
+
+PAPER = "Killamsetty et al. 2021, arXiv 2012.10630"
 
 
+@methods.register("glister", kind="select", paper=PAPER)
 @dataclass(frozen=True, kw_only=True)
-class Settings(Pretraining, Budget):
-    """What both have in common."""
-
-    step_size: Positive = 0.1
-    """Length η of the step that a point's gradient stands for."""
-
-
-@methods.register("glister", kind="select", paper="Killamsetty et al. 2021, arXiv 2012.10630")
-@dataclass(frozen=True, kw_only=True)
-class Glister(Settings):
+class Glister(Pretraining, Budget):
     """Points on which a step of training helps the rest of their class most."""
 
+    step_size: Positive = 0.1
+    """Length η of the training step along a point's gradient."""
+
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        layer = last_layer(
-            problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics")
-        )
-        return choose(
-            problem,
-            self,
-            lambda group: _greedy(
-                layer.at(group.members), layer.at(group.members), group.num, self.step_size
-            ),
-        )
+        layer = extract_last_layer(problem, self, rng)
+
+        def rule(group: Group) -> Tensor:
+            own = layer.at(group.indices)
+            return _greedy(own, own, group.num, self.step_size)
+
+        return choose(problem, self, rule)
 
 
-@methods.register("glister-val", kind="select", paper="Killamsetty et al. 2021, arXiv 2012.10630")
+@methods.register("glister-val", kind="select", paper=PAPER)
 @dataclass(frozen=True, kw_only=True)
-class GlisterVal(Settings):
+class GlisterVal(Glister):
     """Points on which a step of training helps examples held out of the selection most."""
 
     validation: Share = 0.1
-    """Share of each class that is held out and judged by."""
+    """Share of each class that is held out."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        layer = last_layer(
-            problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics")
-        )
+        layer = extract_last_layer(problem, self, rng)
 
         def rule(group: Group) -> Tensor:
             rest, held_out = hold_out(group, self.validation, rng("validation"))
-            places = _greedy(layer.at(rest.members), layer.at(held_out), rest.num, self.step_size)
-            return torch.searchsorted(group.members, rest.members[places.cpu()])
+            candidates, judges = layer.at(group.indices[rest]), layer.at(held_out)
+            return rest[_greedy(candidates, judges, group.num, self.step_size).cpu()]
 
         return choose(problem, self, rule)
 
 
 def _greedy(candidates: LastLayer, judges: LastLayer, num: int, step_size: float) -> Tensor:
-    """Places (num,) of the candidates chosen, in order; ties go to the lowest."""
+    """Places (num,) of the selected candidates, in order; ties go to the lowest."""
     residual = candidates.residual
     taken = torch.zeros_like(candidates.y, dtype=torch.bool)
-    chosen = []
+    order = []
     for _ in range(num):
-        gain = along(candidates, mean_gradient(judges))
-        index = gain.masked_fill(taken, -torch.inf).argmax(0, keepdim=True)
+        gain = along(candidates, mean_gradient(judges)).masked_fill(taken, -torch.inf)
+        index = gain.argmax(0, keepdim=True)
         taken[index] = True
-        chosen.append(index)
+        order.append(index)
         reach = judges.features @ candidates.features[index[0]] + 1  # <φ_v, φ_e> + 1
         moved = judges.log_probs - step_size * reach.unsqueeze(1) * residual[index[0]]
         judges = judges._replace(log_probs=moved.log_softmax(1))
-    return torch.cat(chosen)
+    return torch.cat(order)

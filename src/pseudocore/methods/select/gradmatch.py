@@ -37,66 +37,66 @@ from pseudocore.core.types import Coreset
 from pseudocore.objectives.matching import matching_pursuit
 from pseudocore.selection.budgets import Budget, Group, Share, choose, hold_out
 from pseudocore.selection.last_layer_gradients import LastLayer, along, mean_gradient, norms
-from pseudocore.training.pretrain import Pretraining, last_layer, pretrained
+from pseudocore.training.pretrain import Pretraining, extract_last_layer
+
+PAPER = "Killamsetty et al. 2021, arXiv 2103.00123"
 
 
+@methods.register("gradmatch", kind="select", paper=PAPER)
 @dataclass(frozen=True, kw_only=True)
-class Settings(Pretraining, Budget):
-    """What both have in common."""
-
-    ridge: NonNegative = 0.5
-    """Pull of the weights towards zero, in units of the mean squared gradient norm."""
-
-
-@methods.register("gradmatch", kind="select", paper="Killamsetty et al. 2021, arXiv 2103.00123")
-@dataclass(frozen=True, kw_only=True)
-class GradMatch(Settings):
+class GradMatch(Pretraining, Budget):
     """Weighted points whose gradients add up to the gradient of their class."""
 
-    def select(self, problem: Problem, rng: Rng) -> Coreset:
-        layer = last_layer(
-            problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics")
-        )
-        return choose(problem, self, lambda group: _pursue(layer, group, group.members, self.ridge))
-
-
-@methods.register("gradmatch-val", kind="select", paper="Killamsetty et al. 2021, arXiv 2103.00123")
-@dataclass(frozen=True, kw_only=True)
-class GradMatchVal(Settings):
-    """Weighted points whose gradients add up to the gradient of examples held out of the selection."""
-
-    validation: Share = 0.1
-    """Share of each class that is held out and matched."""
+    ridge: NonNegative = 0.5
+    """Penalty on the weights, in units of the mean squared gradient norm."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        layer = last_layer(
-            problem, pretrained(problem, self, rng("pretrain")).theta, rng("statistics")
-        )
+        layer = extract_last_layer(problem, self, rng)
 
         def rule(group: Group) -> tuple[Tensor, Tensor]:
-            rest, held_out = hold_out(group, self.validation, rng("validation"))
-            places, weight = _pursue(layer, rest, held_out, self.ridge)
-            return torch.searchsorted(group.members, rest.members[places.cpu()]), weight * len(
-                group.members
-            ) / len(rest.members)
+            own = layer.at(group.indices)
+            return _pursue(own, own, group.num, self.ridge)
 
         return choose(problem, self, rule)
 
 
-def _pursue(layer: LastLayer, group: Group, matched: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """Places among the group's members whose gradients add up to the mean of those `matched`, and
-    their weights.
+@methods.register("gradmatch-val", kind="select", paper=PAPER)
+@dataclass(frozen=True, kw_only=True)
+class GradMatchVal(GradMatch):
+    """Weighted points whose gradients add up to the gradient of held-out examples."""
+
+    validation: Share = 0.1
+    """Share of each class that is held out."""
+
+    def select(self, problem: Problem, rng: Rng) -> Coreset:
+        layer = extract_last_layer(problem, self, rng)
+
+        def rule(group: Group) -> tuple[Tensor, Tensor]:
+            rest, held_out = hold_out(group, self.validation, rng("validation"))
+            candidates, target = layer.at(group.indices[rest]), layer.at(held_out)
+            places, weight = _pursue(candidates, target, group.num, self.ridge)
+            return rest[places.cpu()], weight * len(group.indices) / len(rest)
+
+        return choose(problem, self, rule)
+
+
+def _pursue(
+    candidates: LastLayer, target: LastLayer, num: int, ridge: float
+) -> tuple[Tensor, Tensor]:
+    """Places (num,) of candidates whose weighted gradients add up to the mean one of `target`, and
+    their weights, scaled to sum to the number of candidates.
     """
-    atoms = layer.at(group.members)
-    residual, features = atoms.residual, atoms.features
+    residual, features = candidates.residual, candidates.features
 
     def inner(index: Tensor) -> Tensor:
         return (residual @ residual[index[0]]) * (features @ features[index[0]] + 1)
 
-    target = along(atoms, mean_gradient(layer.at(matched)))
     places, weight = matching_pursuit(
-        inner, target, group.num, ridge=ridge * float(norms(atoms).square().mean())
+        inner,
+        along(candidates, mean_gradient(target)),
+        num,
+        ridge=ridge * float(norms(candidates).square().mean()),
     )
     if weight.sum() == 0:  # nothing to match, as where every gradient is zero
         weight = torch.ones_like(weight)
-    return places, weight * (len(group.members) / weight.sum())
+    return places, weight * (len(residual) / weight.sum())

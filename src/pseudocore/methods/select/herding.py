@@ -34,12 +34,10 @@ class Herding(Pretraining, Budget):
     """Points of each class whose mean follows the class mean."""
 
     features: Features = "inputs"
-    """Where means are taken: over network inputs as they are, or over the last-layer features of a
-    network trained first.
-    """
+    """What means are taken of: network inputs, or last-layer features of a pre-trained network."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         features = feature_map(problem, self.features, self, rng)
         return choose(
-            problem, self, lambda group: greedy.herding(features(group.members), group.num)
+            problem, self, lambda group: greedy.herding(features(group.indices), group.num)
         )

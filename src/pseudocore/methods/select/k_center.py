@@ -1,4 +1,4 @@
-r"""k-center: points that leave no point of their class far away.
+r"""k-center: points such that every point of their class is near one of them.
 
 Sener, Savarese (2018), "Active learning for convolutional neural networks: a core-set approach",
 Algorithm 1: the farthest-first traversal of Gonzalez (1985). In each class, with features $\phi$,
@@ -12,7 +12,7 @@ each class, O(n · d · per_class).
 Deviations:
   D1. It begins with the point nearest to the class mean; the paper begins with points that were
       labelled before.
-  D2. The greedy rule alone; the paper can go on with an integer program that drops outliers.
+  D2. The greedy rule alone; the paper can refine it by an integer program that drops outliers.
 """
 
 from dataclasses import dataclass
@@ -29,15 +29,13 @@ from pseudocore.training.pretrain import Features, Pretraining, feature_map
 @methods.register("k-center", kind="select", paper="Sener & Savarese 2018, arXiv 1708.00489")
 @dataclass(frozen=True, kw_only=True)
 class KCenter(Pretraining, Budget):
-    """Points of each class that leave none of it far away."""
+    """Points of each class such that none of it is far from all of them."""
 
     features: Features = "inputs"
-    """Where distances are measured: between network inputs as they are, or between the last-layer
-    features of a network trained first.
-    """
+    """What is compared: network inputs, or last-layer features of a pre-trained network."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         features = feature_map(problem, self.features, self, rng)
         return choose(
-            problem, self, lambda group: greedy.k_center(features(group.members), group.num)
+            problem, self, lambda group: greedy.k_center(features(group.indices), group.num)
         )

@@ -14,7 +14,6 @@ Deviations:
       paper's is a smaller proxy in rounds of active learning.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,59 +24,46 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.selection.budgets import Budget, choose, top
-from pseudocore.training.pretrain import Pretraining, last_layer, pretrained
+from pseudocore.selection.budgets import Budget, choose_highest
+from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
 PAPER = "Coleman et al. 2020, arXiv 1906.11829"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(Pretraining, Budget):
-    """What all three have in common."""
-
-
 @methods.register("least-confidence", kind="select", paper=PAPER)
 @dataclass(frozen=True, kw_only=True)
-class LeastConfidence(Settings):
+class LeastConfidence(Pretraining, Budget):
     """Points whose likeliest class a trained network finds least likely."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        return _highest(self, problem, rng, lambda p: 1 - p.max(1).values)
+        p = extract_last_layer(problem, self, rng).log_probs.exp()
+        return choose_highest(problem, self, self.score(p), rng)
+
+    def score(self, p: Tensor) -> Tensor:
+        return 1 - p.max(1).values
 
 
 @methods.register("entropy", kind="select", paper=PAPER)
 @dataclass(frozen=True, kw_only=True)
-class Entropy(Settings):
+class Entropy(LeastConfidence):
     """Points whose predicted class probabilities have the highest entropy."""
 
-    def select(self, problem: Problem, rng: Rng) -> Coreset:
-        return _highest(self, problem, rng, lambda p: torch.special.entr(p).sum(1))
+    def score(self, p: Tensor) -> Tensor:
+        entropy: Tensor = torch.special.entr(p).sum(1)
+        return entropy
 
 
 @methods.register("margin", kind="select", paper=PAPER)
 @dataclass(frozen=True, kw_only=True)
-class Margin(Settings):
+class Margin(LeastConfidence):
     """Points between whose two likeliest classes a trained network can hardly decide."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         if problem.num_classes < 2:
-            raise ConfigError("margin needs two classes or more to decide between")
-        return _highest(
-            self, problem, rng, lambda p: 1 - p.topk(2, 1).values.diff(dim=1).neg().squeeze(1)
-        )
+            raise ConfigError(
+                "margin needs two classes or more to decide between", code="one-class"
+            )
+        return super().select(problem, rng)
 
-
-def _highest(
-    settings: Settings, problem: Problem, rng: Rng, score: Callable[[Tensor], Tensor]
-) -> Coreset:
-    layer = last_layer(
-        problem, pretrained(problem, settings, rng("pretrain")).theta, rng("statistics")
-    )
-    scores = score(layer.log_probs.exp())
-    return choose(
-        problem,
-        settings,
-        lambda group: top(
-            scores[group.members.to(scores.device)], group.num, rng("ties", group.label)
-        ),
-    )
+    def score(self, p: Tensor) -> Tensor:
+        return 1 - p.topk(2, 1).values.diff(dim=1).neg().squeeze(1)

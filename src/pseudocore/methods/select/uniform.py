@@ -1,7 +1,7 @@
 """Uniform selection: the baseline every other method must beat.
 
-Draws `per_class` training examples of each class without replacement, or as many in all of the
-whole set. Cost: one permutation per class.
+Draws `per_class` training examples of each class without replacement, or the same total without
+class balance. Cost: one permutation per class.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,13 @@ class Uniform(Budget):
     """Class-balanced random subset."""
 
     weighting: Literal["ones", "mass"] = "ones"
-    """Weight of a point: 1, or its share of its class (weights then sum to the training set's size,
-    and the posterior
-    is as narrow as the full one)."""
+    """Weight of a point: 1, or its share of its class; weights then sum to the size of the training
+    set, and the posterior is as narrow as the full one.
+    """
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-
         def rule(group: Group) -> tuple[Tensor, Tensor]:
-            n = len(group.members)
+            n = len(group.indices)
             weight = torch.full((group.num,), n / group.num if self.weighting == "mass" else 1.0)
             return rng(group.label).permutation(n)[: group.num], weight
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +27,8 @@ from pseudocore.core.types import Coreset
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.expert_shards import MappedExperts
 from pseudocore.store.runs import Run
-from pseudocore.training import buffer, filling
-from pseudocore.training.experts import Resident, Training, train
+from pseudocore.training import experts
+from pseudocore.training.experts import Resident, Training, train, with_experts
 
 WORDS: dict[str, Any] = {"model": "mlp", "width": 4, "batch_size": 512}
 
@@ -109,7 +109,7 @@ def test_stopped_and_taken_up_it_is_never_stopped(
     save_seconds: float,
 ) -> None:
     """Ctrl-C keeps the epoch; a crash loses no more than was not saved yet."""
-    monkeypatch.setattr(filling, "SAVE_SECONDS", save_seconds)
+    monkeypatch.setattr(experts, "SAVE_SECONDS", save_seconds)
     with pytest.raises(error):
         filled(tmp_path / "stopped", on_epoch=Stop(after, error))
     kept = ExpertFolder.open(tmp_path / "stopped").epochs()
@@ -219,10 +219,10 @@ def test_another_setting_is_another_buffer(tmp_path: Path) -> None:
 
 KILLED = """
 import sys, torch
-from pseudocore.training import filling
+from pseudocore.training import experts
 from pseudocore import api
 torch.set_num_threads(1)
-filling.SAVE_SECONDS = 0.0
+experts.SAVE_SECONDS = 0.0
 api.experts("digits", out=sys.argv[1], num=4, epochs=10, model="mlp", width=64, batch_size=64)
 """
 
@@ -267,6 +267,8 @@ class Follower:
     """Start epochs below this."""
     num_experts: int = 2
     """Experts to train when none are given."""
+    expert_loss: str = "cross-entropy"
+    """Their training loss."""
 
     @property
     def expert_epochs(self) -> int:
@@ -291,9 +293,10 @@ class Follower:
 
 
 @pytest.fixture(autouse=True)
-def follower(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "_entries", dict(methods._entries))
+def follower() -> Iterator[None]:
     methods.register("follower", kind="condense", paper="baseline")(Follower)
+    yield
+    del methods._entries["follower"], methods._classes["follower"]
 
 
 @pytest.fixture
@@ -394,11 +397,8 @@ def test_a_method_without_experts_refuses_them(tmp_path: Path) -> None:
 
 def test_experts_of_a_problem_are_used_as_they_are() -> None:
     problem = setups.build(Setup(model="mlp", width=16), device="cpu")
-    experts = train(problem, Training(), num=1, num_epochs=3)
-    found = buffer.with_experts(
-        Reduction(Follower(), Setup()), replace(problem, experts=experts), None, lambda *_: None
-    )
-    assert found.experts is experts
+    own = train(problem, Training(), num=1, num_epochs=3)
+    assert with_experts(replace(problem, experts=own), Follower(), seed=0).experts is own
 
 
 def test_a_coreset_does_not_need_its_experts_to_be_evaluated(tmp_path: Path) -> None:
@@ -416,11 +416,12 @@ def test_on_a_gpu_experts_are_held_when_they_fit(
     api.experts("digits", out=tmp_path / "b", num=3, epochs=4, **WORDS)
     problem = setups.build(Setup(model="mlp", width=4))
     mapped = ExpertFolder.open(tmp_path / "b").mapped(problem)
-    held = buffer._held(mapped, problem, 2)
+    problem, method = replace(problem, experts=mapped), Follower(max_start=1)
+    held = with_experts(problem, method, seed=0).experts
     assert isinstance(held, Resident)
     assert held.num_epochs == 2
     place = torch.tensor([0, 2], device="cuda"), torch.tensor([2, 1], device="cuda")
     assert torch.equal(held.at(*place), mapped.at(*place))
     assert held.at(*place).is_cuda
-    monkeypatch.setattr(buffer, "HELD_SHARE", 0.0)
-    assert isinstance(buffer._held(mapped, problem, 2), MappedExperts)
+    monkeypatch.setattr(experts, "MAX_MEMORY_SHARE", 0.0)
+    assert isinstance(with_experts(problem, method, seed=0).experts, MappedExperts)

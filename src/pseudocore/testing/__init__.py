@@ -1,0 +1,31 @@
+"""The conformance suite, for authors of methods and inferences in this package or another.
+
+```python
+from pseudocore.testing import MethodConformance
+
+
+class TestMine(MethodConformance):
+    method = Mine
+```
+
+`check_method(Mine)` and `check_inference(Mine)` run the same checks without pytest. The small
+problems and recorders that the checks use are here too. `docs/plugins.md` is the guide.
+"""
+
+from pseudocore.testing.problems import (
+    MemoryCheckpoints,
+    few_digits,
+    raises,
+    small_coreset,
+    small_dataset,
+    small_problem,
+)
+
+__all__ = [
+    "MemoryCheckpoints",
+    "few_digits",
+    "raises",
+    "small_coreset",
+    "small_dataset",
+    "small_problem",
+]

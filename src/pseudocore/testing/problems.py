@@ -1,0 +1,143 @@
+"""Small problems on the built-in digits, checkpoints in memory, and a check of errors."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.errors import PseudocoreError
+from pseudocore.core.problem import Problem
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Augment, Coreset, Dataset, Examples, Experts, Model
+from pseudocore.data import digits, preprocessing
+from pseudocore.models.convnet import ConvNetWide
+from pseudocore.training.experts import Training, train
+
+PER_CLASS = 12
+"""Training images of each digit."""
+NUM_EXPERTS, NUM_EPOCHS = 2, 4
+"""Of the experts of a small problem."""
+
+
+class ModelFactory(Protocol):
+    """A registered model: the configuration of a network."""
+
+    def __hash__(self) -> int: ...
+    def build(self, shape: tuple[int, ...], num_classes: int) -> Model: ...
+
+
+@functools.cache
+def few_digits() -> Dataset:
+    """Twelve training images of each digit and forty test images."""
+    whole = digits()
+    index = torch.cat(
+        [(whole.train.y == label).nonzero().flatten()[:PER_CLASS] for label in range(10)]
+    )
+    return Dataset(
+        "few-digits",
+        Examples(whole.train.x[index], whole.train.y[index]),
+        Examples(whole.test.x[:40], whole.test.y[:40]),
+        10,
+    )
+
+
+def small_dataset(
+    x: Tensor, y: Tensor, *, test: tuple[Tensor, Tensor] | None = None, name: str = "small"
+) -> Dataset:
+    """Tensors as a data set whose test set defaults to the training set."""
+    return Dataset(name, Examples(x, y), Examples(*(test or (x, y))), int(y.max()) + 1)
+
+
+def small_problem(
+    *,
+    model: ModelFactory | None = None,
+    norm: Literal["instance", "batch", "none"] = "none",
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    augment: Augment | None = None,
+    experts: bool = False,
+) -> Problem:
+    """`few_digits` under a small network.
+
+    Args:
+        model: The network. Defaults to a `convnet-wide` of four and eight channels.
+        norm: Normalisation of the default network.
+        dtype: Type of inputs and parameters.
+        device: Where to compute.
+        augment: Augmentation of the problem.
+        experts: Whether to train two experts for four epochs.
+    """
+    data, where = few_digits(), torch.device(device)
+    torch.backends.cudnn.deterministic = True  # a GPU gives the same bits twice only then
+    problem = Problem(
+        data,
+        (model or ConvNetWide(width=4, norm=norm)).build(data.shape, data.num_classes),
+        preprocessing.make("standard", data, device=where, dtype=dtype),
+        device=where,
+        dtype=dtype,
+    )
+    if experts:
+        problem = replace(problem, experts=_experts(model, norm, dtype, device))
+    return replace(problem, augment=augment)
+
+
+@functools.cache
+def _experts(model: Any, norm: Any, dtype: torch.dtype, device: str) -> Experts:
+    return train(
+        small_problem(model=model, norm=norm, dtype=dtype, device=device),
+        Training(lr=0.05, batch_size=16),
+        num=NUM_EXPERTS,
+        num_epochs=NUM_EPOCHS,
+    )
+
+
+Targets = Literal["labels", "probabilities", "outputs"]
+"""Integer labels, distributions over classes, or real-valued last-layer outputs."""
+
+
+def small_coreset(
+    problem: Problem, targets: Targets = "labels", *, weighted: bool = False
+) -> Coreset:
+    """Every fourth training image, of weight 1 or of a random weight."""
+    x, labels = problem.data.train.x[::4].float() / 255, problem.data.train.y[::4]
+    one_hot = torch.eye(problem.num_classes)[labels]
+    y = {"labels": labels, "probabilities": 0.9 * one_hot + 0.01, "outputs": one_hot - 0.1}[targets]
+    weight = 0.1 + 2 * Rng(0).uniform(len(x)) if weighted else torch.ones(len(x))
+    learned = {"logit_scale": 5.0, "prior_variance": 0.02, "ridge": 0.05}
+    provenance = {"posterior": learned} if targets == "outputs" else {}
+    return Coreset(x, y, weight, provenance=provenance)
+
+
+class MemoryCheckpoints:
+    """Checkpoints in memory, as copies; starts empty, or from the checkpoints given."""
+
+    def __init__(self, *saved: tuple[int, dict[str, Tensor]]) -> None:
+        self.saved = list(saved)
+
+    def load(self) -> tuple[int, dict[str, Tensor]] | None:
+        return self.saved[-1] if self.saved else None
+
+    def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        self.saved.append((step, {name: value.clone() for name, value in tensors.items()}))
+
+    @property
+    def steps(self) -> list[int]:
+        return [step for step, _ in self.saved]
+
+
+@contextmanager
+def raises(code: str, sentence: str = "", /, **fields: Any) -> Iterator[Any]:
+    """`pytest.raises` of a `PseudocoreError` with this code, a sentence that this pattern matches
+    and, among others, these fields.
+    """
+    import pytest
+
+    with pytest.raises(PseudocoreError, match=sentence) as caught:
+        yield caught
+    error = caught.value
+    given = {name: error.fields.get(name) for name in fields}
+    assert (error.code, given) == (code, fields), f"{error.code} {error.fields}: {error}"
