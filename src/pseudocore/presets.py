@@ -6,11 +6,11 @@ per class, `cifar10-ipc10`. A cell's settings are those of every shared table th
 of the file, then its own: tables are merged, notes joined, other values replaced.
 """
 
-import fnmatch
 import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -103,7 +103,7 @@ def find(name: str) -> Preset:
     found = sheet(paper)
     settings = _from_name(cell)
     for shared in found["shared"]:
-        if any(fnmatch.fnmatchcase(cell, pattern) for pattern in shared["for"].split()):
+        if any(fnmatchcase(cell, pattern) for pattern in shared["for"].split()):
             settings = _merged(settings, shared)
     settings = _merged(settings, found["cells"][cell])
     evaluate = dict(settings["evaluate"])
@@ -115,7 +115,9 @@ def find(name: str) -> Preset:
     tables = {title: settings[title] for title in _TABLES}
     about = {key: settings[key] for key in ("result", "cost", "experts") if key in settings}
     notes = tuple(settings.get("notes", ()))
-    return Preset(name, tables, protocols, settings["seeds"], settings["cell"], notes=notes, **about)
+    return Preset(
+        name, tables, protocols, settings["seeds"], settings["cell"], notes=notes, **about
+    )
 
 
 def _from_name(cell: str) -> dict[str, Any]:

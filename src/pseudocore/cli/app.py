@@ -8,6 +8,7 @@ from pseudocore import __version__
 from pseudocore.cli import bench, continual, evaluate, experts, reduce, table, testbed
 from pseudocore.cli import listings as listing
 from pseudocore.cli.demo import demo
+from pseudocore.cli.presets import presets
 
 
 def make_app(tokens: Sequence[str]) -> App:
@@ -21,6 +22,7 @@ def make_app(tokens: Sequence[str]) -> App:
     )
     app.command(demo)
     app.command(listing.methods)
+    app.command(presets)
     app.command(listing.data)
     for verb in (experts, reduce, evaluate, continual, testbed, bench, table):
         app.command(verb.make_app(tokens[1:] if tokens[:1] == [verb.NAME] else []))

@@ -1,8 +1,6 @@
 """pseudocore methods, data, compare, export, report: verbs that show or copy what exists."""
 
-import itertools
 import shlex
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from pseudocore import presets
+from pseudocore.cli import presets
 from pseudocore.cli.console import comparison_table, err, out, print_json
 from pseudocore.cli.flags import Json, Switch
 from pseudocore.cli.output import warn_of_divergence
@@ -49,20 +47,8 @@ def methods(*, json: Json = False) -> int:
         table.add_row(entry.name, entry.kind, entry.summary, entry.paper)
     out.print(table)
     out.print(f"\ninference: {', '.join(entry.name for entry in inferences)}")
-    out.print("presets:   --preset FOLDER/NAME" if presets.available() else "presets:   none")
-    for folder, names in itertools.groupby(
-        presets.available(), key=lambda name: name.partition("/")[0]
-    ):
-        listed = ", ".join(name.partition("/")[2] for name in names)
-        out.print(
-            textwrap.fill(
-                listed,
-                120,
-                initial_indent=f"{folder + '/':<15}",
-                subsequent_indent=" " * 15,
-                break_on_hyphens=False,
-            )
-        )
+    out.print("presets:   --preset FOLDER/NAME")
+    presets.print_names()
     return 0
 
 

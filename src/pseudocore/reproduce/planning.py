@@ -139,7 +139,9 @@ def _benched_seconds(recipe: Recipe, step_ms: Mapping[tuple[str, str], float]) -
     shape = _BENCH_SHAPES.get(_data(recipe), "")
     ms = step_ms.get((str(recipe.tables["method"]), shape))
     method = Reduction.from_config(recipe.tables).method if ms is not None else None
-    return method.num_steps * ms / 1000 if ms is not None and isinstance(method, Iterative) else None
+    return (
+        method.num_steps * ms / 1000 if ms is not None and isinstance(method, Iterative) else None
+    )
 
 
 def _data(recipe: Recipe) -> str:

@@ -145,4 +145,6 @@ def _fields(make: Any) -> set[str]:
 
 def _has(model: str | None, name: str) -> bool:
     """Whether a setup field applies to this network."""
-    return name not in _NETWORK_FIELDS or (model is not None and name in _fields(models[model].make))
+    return name not in _NETWORK_FIELDS or (
+        model is not None and name in _fields(models[model].make)
+    )

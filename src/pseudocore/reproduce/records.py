@@ -1,7 +1,7 @@
 """Records of measurements in JSON Lines: one record per line, sorted by name, the file replaced whole
 under a lock.
 
-A record's name is its `cell`, `name` or `preset`. Other lines are kept byte for byte, whatever is
+A record's name is its `name`, `cell` or `preset`. Other lines are kept byte for byte, whatever is
 in them.
 """
 
@@ -31,7 +31,7 @@ def put(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def name_of(record: Mapping[str, Any]) -> str:
-    return str(next((record[key] for key in ("cell", "name", "preset") if key in record), ""))
+    return str(next((record[key] for key in ("name", "cell", "preset") if key in record), ""))
 
 
 def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -207,7 +207,9 @@ def pooled(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     costs: profiling.Costs = {}
     for one in several:
         costs = profiling.combined(costs, profiling.from_table(one["cost"]))
-    found = {name: first[name] for name in ("inference", "options", "model", "data") if name in first}
+    found = {
+        name: first[name] for name in ("inference", "options", "model", "data") if name in first
+    }
     for name in ("warnings", "chosen"):
         if items := [item for one in several for item in one.get(name, ())]:
             found[name] = items
