@@ -21,7 +21,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.types import Examples
 from pseudocore.data import load
 from pseudocore.store.coreset_file import save_coreset
-from pseudocore.store.manifest import hardware, versions
+from pseudocore.store.folders import hardware, versions
 
 
 def main() -> None:

@@ -34,13 +34,13 @@ from pseudocore.evaluation.evaluate import Extras, assess
 from pseudocore.evaluation.metrics import Metrics, measure, spreads
 from pseudocore.evaluation.robustness import in_batches
 from pseudocore.objectives.multiformation import decoded
+from pseudocore.runtime import Compile
 from pseudocore.runtime import profiling as cost
 from pseudocore.runtime.loop import Outcome, run
-from pseudocore.runtime.steps import Compile
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.expert_folder import ExpertFolder, Storage
-from pseudocore.store.manifest import versions
-from pseudocore.store.runs import Run
+from pseudocore.store.folders import versions
+from pseudocore.store.run_folder import Run
 from pseudocore.training.experts import (
     OnEpoch,
     OnStart,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pseudocore.assembly import check_tables
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean
-from pseudocore.store import toml
+from pseudocore.store.files import decode_toml, read_toml
 
 TRUE, PUBLISHED = "true", "published"
 """Protocols: honest inference and metrics, and what is known to have produced the printed numbers."""
@@ -60,7 +60,7 @@ class Preset:
 def sheet(paper: str) -> Mapping[str, Any]:
     """A sheet as it stands in its file."""
     name = f"reproduce/sheets/{paper}.toml"
-    return toml.loads(files("pseudocore").joinpath(name).read_text("utf-8"), source=name)
+    return decode_toml(files("pseudocore").joinpath(name).read_text("utf-8"), source=name)
 
 
 @functools.cache
@@ -92,7 +92,7 @@ def read(name: str) -> dict[str, Any]:
             code="unknown-preset",
             name=name,
         )
-    tables = toml.read(name)
+    tables = read_toml(name)
     check_tables(tables, what=f"preset {name}")
     return tables
 

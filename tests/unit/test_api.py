@@ -16,7 +16,7 @@ from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.data import digits
 from pseudocore.data.npz import write
 from pseudocore.inference.last_layer_vi import LastLayerVI
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 TINY: dict[str, Any] = {
     "num_steps": 3,

@@ -14,7 +14,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.evaluation.spectrum import spectrum
 from pseudocore.report.page import render
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 TINY: dict[str, Any] = {"num_draws": 3, "num_burn": 2, "num_leapfrog": 2}
 

@@ -27,7 +27,7 @@ from pseudocore.reproduce.published import printed
 from pseudocore.reproduce.recipes import Missing, Recipe, changed, find_recipe
 from pseudocore.reproduce.results import FAILED, FINISHED, SCHEMA, Result, keep, settings, stored
 from pseudocore.reproduce.running import pooled
-from pseudocore.store.manifest import hardware
+from pseudocore.store.folders import hardware
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -2,23 +2,25 @@
 
 import itertools
 import textwrap
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from pseudocore import presets as library
 from pseudocore.cli.console import out, print_json
 from pseudocore.cli.flags import Json
-from pseudocore.store import toml
+from pseudocore.store.files import encode_toml
 
 
 def presets(
-    name: Annotated[str | None, Parameter(help="Preset, as kim2022/cifar10-ipc10-bpc-fkl.")] = None,
+    name: str | None = None,
     /,
     *,
     json: Json = False,
 ) -> int:
-    """List the presets, or print one of them as TOML: the cell, its settings and protocols."""
+    """List the presets, or print one of them as TOML: the cell, its settings and protocols.
+
+    Args:
+        name: Preset, as kim2022/cifar10-ipc10-bpc-fkl, or the path of a TOML file.
+    """
     if name is None:
         if json:
             print_json(library.available())
@@ -33,7 +35,7 @@ def presets(
         return 0
     if found is not None:
         out.print("\n".join(f"# {line}" for line in _about(found)), end="\n\n")
-    out.print(toml.dumps(tables), end="")
+    out.print(encode_toml(tables), end="")
     return 0
 
 

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter, validators
 from rich.table import Table
 
 from pseudocore.cli.console import err, out, print_json, progress
-from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch
+from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, verb
 from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.reproduce import pages, render
@@ -22,76 +22,48 @@ from pseudocore.reproduce.running import CellRunner
 from pseudocore.store.files import write_bytes, writing
 
 NAME = "table"
-HELP = (
-    "Fill a published table, or our own (digits), from presets, cell by cell; print ours beside "
-    "theirs. Without NAME: list the tables."
-)
+_SEVERITY = Parameter(negative="", validator=validators.Number(gte=1, lte=5))
+_ABOVE_ZERO = Parameter(validator=validators.Number(gt=0))
 
 
 def make_app(words: Sequence[str]) -> App:
     """The verb; `words` are repeated in the hint how to resume."""
-    app = App(name=NAME, help=HELP)
-    app.default(_verb(words))
-    return app
+    return verb(NAME, _function(words))
 
 
-def _verb(words: Sequence[str]) -> Callable[..., Any]:
+def _function(words: Sequence[str]) -> Callable[..., Any]:
     def table(
-        name: Annotated[str | None, Parameter(help="Table, as kim2022-1 or digits.")] = None,
+        name: str | None = None,
         /,
         *,
-        patterns: Annotated[
-            list[str] | None,
-            Parameter(
-                name="--cells",
-                negative="",
-                help="Only cells whose name matches this, with * and ?; repeat for several.",
-            ),
-        ] = None,
-        seeds: Annotated[
-            int,
-            AtLeastOne,
-            Parameter(help="Fresh networks per coreset; selectors also select anew for each."),
-        ] = 3,
-        severity: Annotated[
-            list[int] | None,
-            Parameter(
-                negative="",
-                validator=validators.Number(gte=1, lte=5),
-                help="Also score all 15 corruptions at this severity, 1 to 5; repeat for several.",
-            ),
-        ] = None,
-        budget_minutes: Annotated[
-            float | None,
-            Parameter(validator=validators.Number(gt=0), help="Start no cell after this long."),
-        ] = None,
-        settings: Annotated[
-            list[str] | None,
-            Parameter(
-                name="--set",
-                negative="",
-                help="NAME=VALUE: num_steps, setup.width, evaluate.num_steps, ... instead of "
-                "the preset's.",
-            ),
-        ] = None,
-        folder: Annotated[
-            Path, Parameter(name="--out", help="Folder of results: TABLE.jsonl.")
-        ] = Path("benchmarks/results"),
-        work: Annotated[
-            Path, Parameter(help="Folder for the coresets and experts that cells share.")
-        ] = Path("runs/tables"),
-        plan: Annotated[bool, Switch, Parameter(help="Print the plan and run nothing.")] = False,
-        render: Annotated[
-            bool,
-            Switch,
-            Parameter(help="Print the table as Markdown, from the stored results; run nothing."),
-        ] = False,
-        page: Annotated[
-            Path | None, Parameter(help="With --render: write this .md or .html file instead.")
-        ] = None,
+        patterns: Annotated[list[str] | None, Parameter(name="--cells", negative="")] = None,
+        seeds: Annotated[int, AtLeastOne] = 3,
+        severity: Annotated[list[int] | None, _SEVERITY] = None,
+        budget_minutes: Annotated[float | None, _ABOVE_ZERO] = None,
+        settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+        folder: Annotated[Path, Parameter(name="--out")] = Path("benchmarks/results"),
+        work: Path = Path("runs/tables"),
+        plan: Annotated[bool, Switch] = False,
+        render: Annotated[bool, Switch] = False,
+        page: Path | None = None,
         device: Device = "auto",
         json: Json = False,
     ) -> int:
+        """Fill a table.
+
+        Args:
+            name: Table, as kim2022-1 or digits.
+            patterns: Only cells whose name matches this, with * and ?; repeat for several.
+            seeds: Fresh networks per coreset; selectors also select anew for each.
+            severity: Also score all 15 corruptions at this severity, 1 to 5; repeat for several.
+            budget_minutes: Start no cell after this long.
+            settings: NAME=VALUE instead of a preset's: num_steps, setup.width, evaluate.num_steps.
+            folder: Folder of results: TABLE.jsonl.
+            work: Folder for the coresets and experts that cells share.
+            plan: Print the plan and run nothing.
+            render: Print the table as Markdown from the stored results and run nothing.
+            page: With --render: write this .md or .html file instead.
+        """
         if page is not None and not render:
             raise ConfigError(f"--page {page} needs --render", code="page-without-render")
         if render and json:
@@ -129,7 +101,6 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
             print_json({"table": name, "cells": briefs})
         return 2 if any(result.status != FINISHED for result in results.values()) else 0
 
-    table.__doc__ = HELP
     return table
 
 
@@ -156,8 +127,10 @@ def _list(folder: Path, as_json: bool) -> int:
         return 0
     for one in tables:
         out.print(f"{one['name']:<14} {one['cells']:>4} cells  {one['title']}")
-    verb = f"pseudocore {NAME}"
-    err.print(f"next: {verb} NAME --plan, or {verb} --render for the results in {folder}")
+    err.print(
+        f"next: pseudocore {NAME} NAME --plan, or pseudocore {NAME} --render for the results in "
+        f"{folder}"
+    )
     return 0
 
 

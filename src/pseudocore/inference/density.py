@@ -36,8 +36,8 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
-from pseudocore.runtime.autodiff import gradient_of
-from pseudocore.runtime.steps import parallel_streams
+from pseudocore.runtime import autodiff
+from pseudocore.runtime.execution import map_independent
 
 Prior = Literal["isotropic", "fan-in", "unsquared"]
 LogPrior = Callable[[Tensor], Tensor]
@@ -89,7 +89,7 @@ def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Te
     """
     if isinstance(log_density, PerChain) and len(theta) > 1:
         gradients, values = zip(
-            *parallel_streams(
+            *map_independent(
                 partial(uphill, log_density, chain, rng) for chain in theta.unsqueeze(1)
             ),
             strict=True,
@@ -100,7 +100,7 @@ def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Te
         value = log_density(theta, rng)
         return value.sum(), value
 
-    result: tuple[Tensor, Tensor] = gradient_of(total, has_aux=True)(theta)
+    result: tuple[Tensor, Tensor] = autodiff.grad(total, has_aux=True)(theta)
     return result
 
 

@@ -32,7 +32,7 @@ from pseudocore.inference.evidence import best_gaussian
 from pseudocore.inference.predict import Settled
 from pseudocore.objectives import last_layer_gaussian as gaussian
 from pseudocore.objectives.pool import mean_squared_error
-from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.runtime import autodiff
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.training.optimisers import Moments, adam, start
 
@@ -121,7 +121,7 @@ class LastLayerVI:
                 x[part] if problem.augment is None else problem.augment(x[part], rng("augment"))
             )
             change, moments = adam(
-                gradient_of(loss)(state.theta, inputs, y[part], weight[part]),
+                autodiff.grad(loss)(state.theta, inputs, y[part], weight[part]),
                 state.moments,
                 self.step_size,
             )

@@ -26,7 +26,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference.predict import Predictive, averaged
-from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.runtime import autodiff
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.training.cutmix import mixed
 from pseudocore.training.optimisers import cosine
@@ -85,7 +85,7 @@ class SGD(Settings):
         """One step up `log_density`, which for a batch of thetas is a vector whose entries do not
         interact.
         """
-        uphill = gradient_of(lambda theta: log_density(theta, rng).sum())(state.theta)
+        uphill = autodiff.grad(lambda theta: log_density(theta, rng).sum())(state.theta)
         force = uphill - self.weight_decay * state.theta
         step_size = self.step_size * self._share(state.step)
         velocity = self.momentum * state.velocity + step_size * force

@@ -17,7 +17,7 @@ from pseudocore.reproduce import records
 from pseudocore.reproduce.cells import Cell
 from pseudocore.reproduce.recipes import Missing, Recipe, changed, find_recipe
 from pseudocore.reproduce.results import FINISHED, Result, difference, stored
-from pseudocore.store.manifest import hardware
+from pseudocore.store.folders import hardware
 
 _BENCH_SHAPES = {
     "cifar10": "cifar",

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pseudocore.core.errors import ArtifactError
-from pseudocore.store import strict_json
-from pseudocore.store.files import reason_of, write_bytes, writing
-from pseudocore.store.lock import Lock
+from pseudocore.store.files import decode_json, encode_json, reading, write_bytes, writing
+from pseudocore.store.folders import Lock
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
@@ -26,7 +25,7 @@ def put(path: Path, record: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     with Lock(path.parent, on_wait=lambda: None):
         lines = {name_of(known): line for line, known in _lines(path)}
-        lines[name_of(record)] = strict_json.encode(record)
+        lines[name_of(record)] = encode_json(record)
         write_bytes(path, "".join(f"{lines[name]}\n" for name in sorted(lines)).encode())
 
 
@@ -35,23 +34,20 @@ def name_of(record: Mapping[str, Any]) -> str:
 
 
 def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    try:
+    with reading(path):
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    try:
         return [(line, _decoded(line)) for line in lines]
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot read {path}: {reason_of(error)}", code="unreadable", path=str(path)
-        ) from error
     except ValueError as error:
         raise ArtifactError(
             f"{path} is damaged: {error}; move it away, or choose another --out",
             code="damaged",
-            path=str(path),
+            path=path,
         ) from error
 
 
 def _decoded(line: str) -> dict[str, Any]:
-    record = strict_json.decode(line)
+    record = decode_json(line)
     if not isinstance(record, dict):
         raise ValueError(f"a line holds {type(record).__name__}, not an object")
     return record

@@ -15,8 +15,8 @@ from pseudocore.presets import PUBLISHED, TRUE
 from pseudocore.reproduce import digits, records
 from pseudocore.reproduce.cells import Cell
 from pseudocore.reproduce.recipes import Recipe
-from pseudocore.store import strict_json
-from pseudocore.store.manifest import hardware, now, versions
+from pseudocore.store.files import decode_json, encode_json
+from pseudocore.store.folders import hardware, now, versions
 
 SCHEMA = 1
 """Version of a line's layout; a reader refuses any other."""
@@ -64,7 +64,7 @@ def settings(recipe: Recipe, seeds: int, severities: Iterable[int]) -> dict[str,
         "seeds": seeds,
         "severities": list(severities),
     }
-    decoded: dict[str, Any] = strict_json.decode(strict_json.encode(found))
+    decoded: dict[str, Any] = decode_json(encode_json(found))
     return decoded
 
 

@@ -31,11 +31,10 @@ from pseudocore.reproduce.cells import Cell
 from pseudocore.reproduce.recipes import Recipe
 from pseudocore.reproduce.results import FAILED, FINISHED, Result, settings
 from pseudocore.runtime import profiling
-from pseudocore.store import strict_json
 from pseudocore.store.expert_folder import ExpertFolder
-from pseudocore.store.files import writing
-from pseudocore.store.lock import Lock, TakenError
-from pseudocore.store.runs import Run
+from pseudocore.store.files import encode_json, writing
+from pseudocore.store.folders import Lock, TakenError
+from pseudocore.store.run_folder import Run
 
 _EXPERT_SETUP = (
     "model",
@@ -231,5 +230,5 @@ def _mean_by_corruption(tables: Sequence[Mapping[str, Mapping[str, float]]]) -> 
 
 
 def _digest(what: Mapping[str, Any]) -> str:
-    text = strict_json.encode(what, sort_keys=True)
+    text = encode_json(what, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()

@@ -26,7 +26,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.expert_shards import MappedExperts
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 from pseudocore.training import experts
 from pseudocore.training.experts import Resident, Training, train, with_experts
 
