@@ -165,7 +165,7 @@ class CellRunner:
         name = _digest({**given, "num": method.num_experts, "data": problem.data.fingerprint})
         path = self.folder / "experts" / name
         with self._lock(name, "the experts that this cell needs"):
-            api.experts(
+            api.train_experts(
                 problem.data,
                 out=path,
                 num=method.num_experts,
