@@ -18,8 +18,8 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.tree import flatten, unflatten
 from pseudocore.core.types import Budgeted, Coreset, Iterative, Selector
 from pseudocore.runtime.loop import Outcome, run
-from pseudocore.store import toml
 from pseudocore.store.coreset_file import load_coreset, save_coreset
+from pseudocore.store.files import decode_toml, encode_toml
 from pseudocore.testing.problems import PER_CLASS, MemoryCheckpoints, few_digits
 from pseudocore.testing.suite import (
     Suite,
@@ -207,7 +207,7 @@ class MethodConformance(Suite):
     def test_its_run_survives_toml(self) -> None:
         setup = Setup(data="digits", model="mlp", width=8)
         reduction = api.Reduction(self.make(), setup, 7, {"inference": "sgd", "num_steps": 3})
-        table = toml.loads(toml.dumps(reduction.to_config()))
+        table = decode_toml(encode_toml(reduction.to_config()))
         assert api.Reduction.from_config(table) == reduction
         assert api.Reduction.from_config(table).to_config() == reduction.to_config()
 

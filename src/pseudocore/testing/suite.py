@@ -22,7 +22,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone, flatten
 from pseudocore.runtime.draws import record
 from pseudocore.runtime.steps import StepRunner
-from pseudocore.store import toml
+from pseudocore.store.files import decode_toml, encode_toml
 from pseudocore.testing.problems import ModelFactory, small_problem
 
 Check = TypeVar("Check", bound=Callable[..., None])
@@ -113,7 +113,7 @@ class Suite:
         assert not hidden, f"{', '.join(hidden)} is already an argument"
 
     def test_its_configuration_survives_toml(self) -> None:
-        table = toml.loads(toml.dumps(config.to_dict(self.make())))
+        table = decode_toml(encode_toml(config.to_dict(self.make())))
         assert config.build(self.made(), table) == self.make()
 
 
