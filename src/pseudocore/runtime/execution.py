@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,14 +44,6 @@ class _Current(threading.local):
 
 
 _current = _Current()
-
-
-@runtime_checkable
-class HasKernels(Protocol):
-    """A model that says whether all its blocks have custom kernels."""
-
-    @property
-    def has_kernels(self) -> bool: ...
 
 
 def plan(compile: Compile, problem: Problem, num_steps: int, *, repeats_passes: bool) -> Execution:
@@ -98,11 +90,9 @@ def kernels_allowed() -> bool:
 
 def uses_kernels(problem: Problem) -> bool:
     """Whether passes through the problem's network go through custom kernels."""
-    if problem.device.type != "cuda" or not isinstance(problem.model, HasKernels):
-        return False
     # while compiling, torch must not look into the current execution
     allowed = torch.compiler.is_compiling() or _current.execution.custom_kernels
-    return allowed and problem.model.has_kernels
+    return allowed and problem.device.type == "cuda" and problem.model.has_kernels
 
 
 def parallel_passes(problem: Problem) -> int:
