@@ -47,7 +47,7 @@ Deviations:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -108,6 +108,8 @@ class PSVIInfo(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class PSVI(PointSettings):
     """Pseudo-points and weights by reverse KL, for logistic regression."""
+
+    uses_prior: ClassVar[bool] = True
 
     num_steps: Count = 500
     batch_size: Annotated[int | None, Range(low=1)] = None
