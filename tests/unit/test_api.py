@@ -14,7 +14,7 @@ from pseudocore.core.errors import ConfigError, DataError, PseudocoreError, RunE
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.data import digits
-from pseudocore.data.npz import write
+from pseudocore.data.npz import write_npz
 from pseudocore.inference.last_layer_vi import LastLayerVI
 from pseudocore.store.run_folder import Run
 
@@ -209,7 +209,7 @@ def test_features_get_a_dense_network_and_the_word_is_written_down(own_data: Dat
 
 
 def test_data_by_path(own_data: Dataset, tmp_path: Path) -> None:
-    write(tmp_path / "mine.npz", own_data)
+    write_npz(tmp_path / "mine.npz", own_data)
     coreset = pseudocore.reduce("uniform", tmp_path / "mine.npz", per_class=2)
     assert same(coreset, pseudocore.reduce("uniform", own_data, per_class=2))
     assert pseudocore.evaluate(coreset, **FAST)["metrics"].keys() >= {"accuracy", "nll"}
@@ -370,9 +370,9 @@ def test_evaluate_needs_at_least_one_seed(made: Coreset) -> None:
 def test_other_data_of_the_same_name_are_refused_unless_named(
     own_data: Dataset, tmp_path: Path
 ) -> None:
-    write(tmp_path / "mine.npz", own_data)
+    write_npz(tmp_path / "mine.npz", own_data)
     coreset = pseudocore.reduce("uniform", tmp_path / "mine.npz", per_class=2)
-    write(
+    write_npz(
         tmp_path / "mine.npz",
         replace(own_data, test=Examples(own_data.test.x + 1, own_data.test.y)),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.errors import ConfigError, DataError, RunError
 from pseudocore.data import (
     available,
     digits,
@@ -181,7 +181,7 @@ def test_import_refuses_unfit_names_and_folders(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="built-in"):
         import_dataset(source, "digits")
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(RunError, match="cannot write"):
         import_dataset(source, "mine", tmp_path / "file")
 
 
