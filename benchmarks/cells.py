@@ -72,7 +72,7 @@ def coresets(arguments: argparse.Namespace) -> Iterator[tuple[str, Coreset]]:
             seed=arguments.seed,
             device=arguments.device,
             **setup,
-        )
+        ).coreset
         yield f"uniform-{made.provenance['setup']['data']}-ipc{ipc}-seed{arguments.seed}", made
 
 

@@ -95,7 +95,7 @@ def run(name: str, changes: dict[str, object], arguments: argparse.Namespace) ->
         "peak_memory_mib": torch.cuda.max_memory_allocated() // 2**20
         if torch.cuda.is_available()
         else None,
-        "evaluation": result,
+        "evaluation": result.to_dict(),
         "learned": outcome.coreset.provenance.get("posterior"),
         "date": str(date.today()),
         "commit": arguments.commit,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.registry import did_you_mean
 from pseudocore.core.types import Dataset
-from pseudocore.data import npz, official, pictures
+from pseudocore.data import arrays, official, pictures
 from pseudocore.data.builtin import digits, logistic, moons
 from pseudocore.store.files import reading
 
@@ -104,7 +104,7 @@ def import_dataset(source: Path, name: str, root: Path | None = None) -> Path:
         )
     dataset = load(Path(source))
     path = (Path(root) if root is not None else user_folder()) / f"{name}.npz"
-    npz.write_npz(path, dataset)
+    arrays.write_npz(path, dataset)
     return path
 
 
@@ -137,7 +137,7 @@ _LAYOUTS = (
     _Layout(pictures.is_tiny_imagenet, pictures.read_tiny_imagenet, has_own_name=True),
     _Layout(pictures.is_class_folders, pictures.read_class_folders),
 )
-_NPZ = _Layout(npz.is_npz, npz.read_npz)
+_NPZ = _Layout(arrays.is_npz, arrays.read_npz)
 
 
 class _Known(NamedTuple):

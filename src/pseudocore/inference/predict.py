@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.problem import Problem
-from pseudocore.core.types import Predict
+from pseudocore.core.types import Predict, Uncertainty
 
 
 class Thetas(Protocol):
@@ -26,15 +26,6 @@ class Thetas(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Tensor: ...
-
-
-class Uncertainty(NamedTuple):
-    """Per example, in nats."""
-
-    entropy: Tensor
-    """Of the averaged prediction: all uncertainty."""
-    mutual_information: Tensor
-    """Between label and theta: the part on which draws disagree."""
 
 
 class Predictive:

@@ -10,12 +10,12 @@ import pytest
 
 from pseudocore.core.errors import ConfigError, DataError, RunError
 from pseudocore.data import (
+    arrays,
     available,
     digits,
     find,
     import_dataset,
     load,
-    npz,
     search_path,
     sources,
     user_folder,
@@ -204,7 +204,7 @@ def test_an_interrupted_import_leaves_the_earlier_one(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(npz.np, "savez_compressed", killed)
+    monkeypatch.setattr(arrays.np, "savez_compressed", killed)
     with pytest.raises(KeyboardInterrupt):
         import_dataset(write_features(tmp_path / "two.npz", 2), "mine")
     assert path.read_bytes() == before
