@@ -72,12 +72,12 @@ class AsOnAGPU:
         shown: torch.Tensor = repeated(self.apply)(x, self.draw(rng, len(x), x.device))
         return shown
 
-    def draw(self, rng: Rng, num: int, device: torch.device | str) -> Draw:
+    def draw(self, rng: Rng, num: int, device: torch.device | str) -> tuple[Draw]:
         place = rng("operation").integers(len(self.change.operations), device=device)
-        return self.change.draw(rng, num, device)._replace(operation=place)
+        return (self.change.draw(rng, num, device)[0]._replace(operation=place),)
 
-    def apply(self, x: torch.Tensor, draw: Draw) -> torch.Tensor:
-        return self.change.apply(x, draw)
+    def apply(self, x: torch.Tensor, draws: tuple[Draw]) -> torch.Tensor:
+        return self.change.apply(x, draws)
 
 
 @pytest.mark.parametrize("augment", [None, AsOnAGPU(DSA())], ids=["flip", "all"])
