@@ -22,7 +22,8 @@ from pseudocore.methods.bayes.bpc_cd import BPCContrastiveDivergence
 from pseudocore.methods.bayes.bpc_fkl import BPCForwardKL
 from pseudocore.methods.bayes.bpc_rkl import BPCReverseKL
 from pseudocore.methods.bayes.bpc_w import BPCWasserstein
-from pseudocore.objectives import trajectory, unroll
+from pseudocore.objectives import unroll
+from pseudocore.objectives.image_sgd import ImagesState
 from pseudocore.runtime.execution import repeated
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.training.experts import Resident
@@ -111,11 +112,11 @@ def test_methods(problem: Problem, make: Any, augment: AsOnAGPU | None) -> None:
 def test_the_way_back_through_a_view(problem: Problem) -> None:
     view, x = AsOnAGPU(DSA()), problem.batch(torch.arange(20))[0]
 
-    def step(_: Problem, state: trajectory.State, rng: Rng) -> tuple[trajectory.State, None]:
+    def step(_: Problem, state: ImagesState, rng: Rng) -> tuple[ImagesState, None]:
         images, pull = unroll.augment_vjp(view, state.x, rng("view"))
         return state._replace(x=pull(images.sin())), None
 
-    start = trajectory.State(x, torch.zeros(20), torch.zeros_like(x))
+    start = ImagesState(x, torch.zeros(20), torch.zeros_like(x))
     eager, _ = taken(step, start, problem, "off")
     compiled, num = taken(step, start, problem, "on")
     assert torch.allclose(compiled["x"], eager["x"], rtol=1e-5, atol=1e-6)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.objectives import trajectory
 from pseudocore.reproduce.bench import workload as workloads
 from pseudocore.reproduce.bench.tasks import Task
 from pseudocore.reproduce.bench.workload import Workload
@@ -109,9 +108,10 @@ class _Step(NamedTuple):
     rng: Rng
 
     def expert(self, method: Any, horizon: int) -> Tensor:
-        return trajectory.expert_path(
-            method, self.problem, self.rng, horizon=horizon, stride=max(1, horizon)
+        path: Tensor = method.expert_path(
+            self.problem, self.rng, horizon=horizon, stride=max(1, horizon)
         )
+        return path
 
     def seen(self, x: Tensor, *names: str | int) -> Tensor:
         augment = self.problem.augment

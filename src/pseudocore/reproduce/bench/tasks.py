@@ -157,7 +157,7 @@ def _on_images(
 
 def _inner_step(problem: Problem, workload: Workload, compile: Compile) -> Task:
     def act(y: Tensor) -> Act:
-        energy = trajectory.energy_on(problem, y)
+        energy = trajectory.MeanLoss(problem, y)
         return lambda held, rng: held._replace(
             theta=unroll.descend(
                 energy, _as_it_is, held.theta, held.x, rng, num_steps=NUM_INSIDE, step_size=1e-4
@@ -169,7 +169,7 @@ def _inner_step(problem: Problem, workload: Workload, compile: Compile) -> Task:
 
 def _and_back(problem: Problem, workload: Workload, compile: Compile) -> Task:
     def act(y: Tensor) -> Act:
-        energy = trajectory.energy_on(problem, y)
+        energy = trajectory.MeanLoss(problem, y)
 
         def move(held: _Held, rng: Rng) -> _Held:
             pulled = unroll.differentiate(
@@ -185,7 +185,7 @@ def _and_back(problem: Problem, workload: Workload, compile: Compile) -> Task:
 
 def _image_gradient(problem: Problem, workload: Workload, compile: Compile) -> Task:
     def act(y: Tensor) -> Act:
-        energy = trajectory.energy_on(problem, y)
+        energy = trajectory.MeanLoss(problem, y)
 
         def move(held: _Held, rng: Rng) -> _Held:
             near = trajectory.near(held.theta, 0.01, rng, num=NUM_INSIDE // 2)
