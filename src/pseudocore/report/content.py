@@ -10,17 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pseudocore.core.errors import ConfigError
-from pseudocore.evaluation.names import metric_title
-from pseudocore.evaluation.tables import (
-    Row,
-    best,
-    comparison,
-    flat,
-    format_metric,
-    look,
-    metric_names,
-    variants,
-)
+from pseudocore.evaluation.names import format_metric, metric_title
+from pseudocore.evaluation.tables import Row, best, comparison, flat, look, metric_names, variants
 from pseudocore.report import evaluation_images as extra
 from pseudocore.report.figure import colours
 from pseudocore.report.gallery import Gallery, show

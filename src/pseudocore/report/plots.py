@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 
 from pseudocore.evaluation.metrics import Reliability
-from pseudocore.evaluation.names import metric_title
-from pseudocore.evaluation.tables import Row, format_metric
+from pseudocore.evaluation.names import format_metric, metric_title
+from pseudocore.evaluation.tables import Row
 from pseudocore.report.figure import INK, PALETTE, draw, plain_text, plain_ticks
 
 if TYPE_CHECKING:
