@@ -6,14 +6,13 @@ each other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Dataset, Inference, Predict
+from pseudocore.core.types import Coreset, Dataset, Inference
 from pseudocore.evaluation.landscape import Points, along
 from pseudocore.evaluation.metrics import Metrics, measure, spreads
 from pseudocore.evaluation.published_metrics import published_scores
@@ -26,10 +25,9 @@ from pseudocore.evaluation.robustness import (
 )
 from pseudocore.evaluation.spectrum import spectrum
 from pseudocore.inference.diagnostics import Diagnosis, diagnose, of_all_seeds
-from pseudocore.inference.draws import Draws
-from pseudocore.inference.predict import Predictive
+from pseudocore.inference.draws import traces
+from pseudocore.inference.predict import Prediction, Predictive
 from pseudocore.inference.sgd import SGD
-from pseudocore.inference.traces import traces
 from pseudocore.runtime.profiling import stage
 
 NUM_PICTURED = 1000
@@ -118,7 +116,7 @@ def _one(
     corrupted: Corrupted,
 ) -> _Seed:
     with stage("infer", problem.device):
-        predict = way.fit(problem, coreset, Rng(seed)("infer"))
+        predict = Prediction.of(way.fit(problem, coreset, Rng(seed)("infer")))
     more: dict[str, float] = {}
     with stage("predict", problem.device):
         metrics = measure(predict, in_batches(problem.data.test), problem.num_classes)
@@ -131,15 +129,15 @@ def _one(
             more |= _mean_scores(sweep) if sweep else {}
             if extras.foreign is not None:
                 more |= foreign_scores(predict, problem.data, extras.foreign, extras.num_robust)
-    return _Seed(metrics, more, sweep, *_chains(predict), getattr(predict, "chosen", {}))
+    return _Seed(metrics, more, sweep, *_chains(predict), predict.selected_settings)
 
 
-def _chains(predict: Predict) -> tuple[Diagnosis | None, dict[str, Any]]:
+def _chains(predict: Prediction) -> tuple[Diagnosis | None, dict[str, Any]]:
     """How the chains were, where there are some: an ensemble's draws are one tensor and no chain."""
-    if not isinstance(predict, Predictive) or isinstance(predict.draws, Tensor):
+    if not isinstance(predict, Predictive) or predict.chains is None:
         return None, {}
     with stage("diagnose", predict.problem.device):
-        return diagnose(predict), traces(cast(Draws, predict.draws))
+        return diagnose(predict), traces(predict.chains)
 
 
 def _scores(metrics: Metrics) -> dict[str, float]:

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.evaluation.metrics import Tally, check_predictions
+from pseudocore.inference.predict import Prediction
 
 
 def batch_mean_nll(log_probs: Tensor, y: Tensor, batch_size: int = 256) -> float:
@@ -77,12 +78,11 @@ def published_scores(
     """
     nll = ece = 0.0
     num = 0
-    earlier = getattr(predict, "earlier", ())
+    prediction = Prediction.of(predict)
+    earlier = prediction.earlier
     right = [0] * (len(earlier) + 1)
     for x, y in batches:
-        each = torch.stack(
-            list(predict.each(x)) if hasattr(predict, "each") else [predict(x)]
-        ).cpu()  # (draws, batch, classes)
+        each = torch.stack(list(prediction.each(x))).cpu()  # (draws, batch, classes)
         mean = each.double().logsumexp(0) - math.log(len(each))
         nll += batch_mean_nll(each, y, batch_size) * len(y)
         ece += batchwise_ece(mean, y, batch_size) * len(y)

@@ -18,6 +18,7 @@ from pseudocore.core.types import Dataset, Examples, Predict
 from pseudocore.data.corruptions.corrupt import CORRUPTIONS, corrupt, official
 from pseudocore.evaluation.metrics import Metrics, measure
 from pseudocore.evaluation.ood import detect, entropy
+from pseudocore.inference.predict import Predictive
 
 Corrupted = Mapping[tuple[str, int], Examples]
 """Test sets by corruption and severity."""
@@ -105,7 +106,7 @@ def in_batches(examples: Examples, size: int = _BATCH) -> Iterator[tuple[Tensor,
 def _uncertainty(predict: Any, examples: Examples, num: int) -> dict[str, Tensor]:
     parts: dict[str, list[Tensor]] = {}
     for x, _ in in_batches(Examples(examples.x[:num], examples.y[:num])):
-        if hasattr(predict, "uncertainty"):
+        if isinstance(predict, Predictive):
             found = predict.uncertainty(x)
             scores = {"entropy": found.entropy, "information": found.mutual_information}
         else:
