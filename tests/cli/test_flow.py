@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pseudocore.cli import console
+from pseudocore import progress
 from pseudocore.cli import demo as demo_verb
 from pseudocore.core.registry import inferences, methods
 
@@ -35,12 +35,12 @@ def test_the_whole_way_from_data_to_report(runs: None, done: Done, refused: Refu
         said = done(f"evaluate {run} --seeds 2 --num-steps 3")
         assert said.out.startswith(f"{run}  last-layer-vi  accuracy ")
         assert "2 networks" in said.out
-        assert f"kept in {run}/evaluations" in said.err
+        assert f"saved in {run}/evaluations" in said.err
     pasted = done("compare learned chosen --markdown").out.splitlines()
     assert pasted[0].startswith("| method ")
     assert set(pasted[1]) <= set("|-: ")
     assert len(pasted) == 4
-    assert "leave --details and --json out" in refused("compare learned chosen --markdown --json")
+    assert "cannot be combined" in refused("compare learned chosen --markdown --json")
     table = done("compare learned chosen").out.splitlines()
     assert table[0].split() == [
         "data",
@@ -179,7 +179,7 @@ def test_evaluations_of_long_or_odd_settings_have_names_of_their_own(
 
 
 def test_progress_goes_to_standard_error(done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     said = done(
         "reduce vbpc digits --ipc 1 --out 'run [x]' --model convnet-wide --width 4 --num-steps 20 --batch-size 16 --json"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pseudocore.cli.app import make_app
+from pseudocore.cli.main import make_app
 
 MANUAL = Path(__file__).parents[2] / "docs" / "cli.md"
 COMMANDS = list(

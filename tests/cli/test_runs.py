@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 Refused = Callable[[str], str]
 Done = Callable[[str], Any]
@@ -64,21 +64,21 @@ def interrupted(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> s
 def test_a_run_without_a_coreset_says_how_to_go_on(
     interrupted: str, refused: Refused, done: Done
 ) -> None:
-    command = interrupted.rstrip("\n").partition("; go on with: ")[2]
+    command = interrupted.rstrip("\n").partition("; resume with: ")[2]
     for verb in ("evaluate run --num-steps 2", "export run out.npz"):
         assert (
             refused(verb)
-            == f"run has no coreset yet (interrupted after step 19 of 24); go on with: {command}"
+            == f"run has no coreset yet (interrupted after step 19 of 24); resume with: {command}"
         )
     manifest = _manifest()
     for changes, words in (
-        ({"command": manifest["command"] + " --overwrite"}, f"go on with: {command}"),
+        ({"command": manifest["command"] + " --overwrite"}, f"resume with: {command}"),
         (
             {"status": "running", "reason": ""},
-            f"(it is still running, or was killed); go on with: {command}",
+            f"(it is still running, or was killed); resume with: {command}",
         ),
-        ({"command": ""}, "go on with: the command that made it, and --resume"),
-        ({"command": "pseudocore 'reduce"}, "go on with: the command that made it, and --resume"),
+        ({"command": ""}, "resume with: the command that made it and --resume"),
+        ({"command": "pseudocore 'reduce"}, "resume with: the command that made it and --resume"),
     ):
         Path("run/manifest.json").write_text(json.dumps(manifest | changes))
         assert words in refused("evaluate run --num-steps 2")
@@ -126,7 +126,7 @@ def test_a_run_with_another_configuration_is_not_resumed(refused: Refused, done:
 def test_an_interrupted_run_tells_how_to_go_on_and_ends_as_if_never_stopped(
     interrupted: str, done: Done
 ) -> None:
-    words, command = interrupted.rstrip("\n").split("; go on with: ")
+    words, command = interrupted.rstrip("\n").split("; resume with: ")
     assert words == "interrupted after step 19 of 24"
     assert command == f"pseudocore {LONGER} --resume"
     assert _manifest()["status"] == "interrupted"
@@ -144,7 +144,7 @@ def test_the_way_to_go_on_after_overwrite_does_not_overwrite(
     monkeypatch.setattr("pseudocore.api.run_reduction", _stopped)
     said = cli(f"{REDUCE} --overwrite")
     assert said.code == 130
-    assert said.err == f"interrupted; go on with: pseudocore {REDUCE} --resume\n"
+    assert said.err == f"interrupted; resume with: pseudocore {REDUCE} --resume\n"
 
 
 def test_overwrite_keeps_the_old_run_until_the_new_one_has_something(
@@ -252,9 +252,7 @@ def test_a_folder_under_a_file_cannot_be_written(refused: Refused) -> None:
     assert "cannot write file/run: not a directory" in refused(
         REDUCE.replace("--out run", "--out file/run")
     )
-    assert "file is a file; a run needs a folder" in refused(
-        REDUCE.replace("--out run", "--out file")
-    )
+    assert "file is a file, not a folder" in refused(REDUCE.replace("--out run", "--out file"))
     assert Path("file").read_text() == "x"
 
 

@@ -71,7 +71,7 @@ def _check_against_uninterrupted(done: Done) -> None:
 def test_ctrl_c_saves_and_tells_how_to_go_on(done: Done) -> None:
     code, out, err = _stop_at_next_checkpoint(_start(REDUCE), signal.SIGINT)
     assert (code, out) == (130, "")
-    words, command = err.rstrip("\n").split("; go on with: ")
+    words, command = err.rstrip("\n").split("; resume with: ")
     assert words.startswith("interrupted after step ")
     assert command == f"pseudocore {REDUCE} --resume"
     assert _status() == "interrupted"
@@ -103,7 +103,7 @@ def test_a_polite_stop_works_in_the_background_where_ctrl_c_is_ignored() -> None
     process = _start(REDUCE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     code, out, err = _stop_at_next_checkpoint(process, signal.SIGTERM)
     assert (code, out) == (130, "")
-    assert err.endswith(f"; go on with: pseudocore {REDUCE} --resume\n")
+    assert err.endswith(f"; resume with: pseudocore {REDUCE} --resume\n")
     assert _status() == "interrupted"
 
 
@@ -129,8 +129,8 @@ def test_while_libraries_are_loaded_a_stop_is_neither_lost_nor_an_exception(
     exit code, or not at all.
     """
     lines = (
-        "import os, signal, sys", "from pseudocore.cli.signals import stop_at_once", "before = signal.getsignal(signal.SIGINT)",
-        "with stop_at_once():", "    pass", "assert signal.getsignal(signal.SIGINT) is before", "with stop_at_once():", "    try:",
+        "import os, signal, sys", "from pseudocore.cli.signals import exit_on_signal", "before = signal.getsignal(signal.SIGINT)",
+        "with exit_on_signal():", "    pass", "assert signal.getsignal(signal.SIGINT) is before", "with exit_on_signal():", "    try:",
         "        os.kill(os.getpid(), int(sys.argv[1]))", "    except BaseException:", "        pass", "print('went on')",
     )  # fmt: skip
     said = subprocess.run(

@@ -29,6 +29,7 @@ from pseudocore.models.flat import FlatModel
 from pseudocore.objectives import class_matching as classwise
 from pseudocore.objectives import trajectory
 from pseudocore.objectives.distances import between
+from pseudocore.runtime import autodiff
 from pseudocore.runtime.loop import run
 from pseudocore.selection.last_layer_gradients import LastLayer, gradient_variance
 
@@ -565,7 +566,7 @@ def test_where_a_network_has_kernels_the_gradient_is_the_same(
     """There it goes by the slope along one direction, not by a derivative of the whole gradient."""
     steps = []
     for has_kernels in (False, True):
-        monkeypatch.setattr(Problem, "has_kernels", has_kernels)
+        monkeypatch.setattr(autodiff, "uses_kernels", lambda _, known=has_kernels: known)
         steps.append(method.step(problem, method.init(problem, Rng(0)), STEP))
     (one, info), (other, again) = steps
     images, others = (state.images if hasattr(state, "images") else state for state in (one, other))
@@ -583,7 +584,7 @@ def test_images_are_shown_class_by_class(problem: Problem) -> None:
 
     def against(real: Tensor, label: int) -> classwise.Mismatch:
         order.append("matched")
-        return lambda own: (own, own.sum())
+        return lambda own: (own.sum(), own)
 
     method = DM(**SMALL)
     state = method.init(problem, Rng(0))

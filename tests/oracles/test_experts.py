@@ -17,8 +17,7 @@ from pseudocore.data import DSA, digits
 from pseudocore.data import preprocessing as whiten
 from pseudocore.models.convnet import ConvNetWide
 from pseudocore.models.dense import MLP
-from pseudocore.runtime import steps as compile
-from pseudocore.runtime.steps import Step
+from pseudocore.runtime.draws import Step, record
 from pseudocore.training import loop
 from pseudocore.training.experts import Resident, Trainer, Training, default_group, train
 from pseudocore.training.losses import Loss, per_example
@@ -262,7 +261,7 @@ def test_a_replayed_step_draws_from_each_experts_own_stream(group: int) -> None:
         def __call__(self, state: Any, rng: Rng) -> Any:
             nonlocal replayed
             replayed += 1
-            self.recorded = self.recorded or compile._record(self.step, self.problem, state, rng)  # type: ignore[func-returns-value]
+            self.recorded = self.recorded or record(self.step, self.problem, state, rng)  # type: ignore[func-returns-value]
             return self.recorded.step(state, self.recorded.draws(rng))
 
     expected = train(problem, Training(batch_size=500), num=4, num_epochs=2, group=group)

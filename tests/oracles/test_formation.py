@@ -32,7 +32,8 @@ from pseudocore.methods.condense.kip import KIP
 from pseudocore.methods.condense.lcmat_c import LCMatC
 from pseudocore.models.convnet import ConvNet
 from pseudocore.objectives import multiformation as formation
-from pseudocore.objectives import trajectory, unroll
+from pseudocore.objectives import trajectory
+from pseudocore.runtime import autodiff
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.training.experts import Resident
 from pseudocore.training.optimisers import start
@@ -265,8 +266,8 @@ def test_compiled_in_pieces_the_tiles_are_one_of_them(
 
     monkeypatch.setattr(torch, "compile", note)
     state = method.init(problem, RNG("init"))
-    compiled, _ = StepRunner(method.step, problem, "on", compile_regions=True)(state, RNG)
-    assert {trajectory.Tiles.apply, unroll._pull} <= {
+    compiled, _ = StepRunner(method.step, problem, "on", repeats_passes=True)(state, RNG)
+    assert {trajectory.Tiles.apply, autodiff._pull} <= {
         getattr(piece, "__func__", piece) for piece in pieces
     }
     eager, _ = method.step(problem, state, RNG)

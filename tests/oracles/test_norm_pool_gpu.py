@@ -2,6 +2,8 @@
 layers, both ways; and where they must
 not be used."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,7 @@ from torch.func import grad, jvp, vmap
 
 from pseudocore.core.rng import Rng
 from pseudocore.models.convnet import ConvNet
-from pseudocore.runtime.autodiff import directional_grad, gradient_of
+from pseudocore.runtime import autodiff
 
 pytestmark = pytest.mark.gpu
 
@@ -102,9 +104,9 @@ def test_a_network_uses_it_for_gradients_that_are_followed(
     def loss(theta: Tensor, x: Tensor) -> Tensor:
         return model.logits(theta, x).log_softmax(-1)[:, 3].sum()
 
-    with_kernel = gradient_of(loss, argnums)(theta, x)
-    monkeypatch.setattr("pseudocore.models.norm_pool.is_eager", lambda: False)
-    without = gradient_of(loss, argnums)(theta, x)
+    with_kernel = autodiff.grad(loss, argnums)(theta, x)
+    monkeypatch.setattr("pseudocore.models.norm_pool.kernels_allowed", lambda: False)
+    without = autodiff.grad(loss, argnums)(theta, x)
     assert not torch.equal(with_kernel, without)
     assert (with_kernel - without).norm() < FLIPS * without.norm()
 
@@ -120,7 +122,7 @@ def test_what_is_differentiated_twice_or_batched_goes_through_torchs_layers() ->
     assert twice.isfinite().all()
     assert twice.abs().max() > 0
     batched = vmap(grad(loss))(thetas)
-    assert (batched[1] - gradient_of(loss)(thetas[1])).norm() < FLIPS * batched[1].norm()
+    assert (batched[1] - autodiff.grad(loss)(thetas[1])).norm() < FLIPS * batched[1].norm()
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 16, 16)])
@@ -146,6 +148,7 @@ def test_second_derivatives_through_the_kernels_are_those_of_torchs_layers(
         (theta.double(),),
         (direction.double(),),
     )[1]
-    found = directional_grad(model.logits, energy)(theta, x, direction)
+    composed = SimpleNamespace(outputs=model.logits, of=energy)
+    found = autodiff._reverse_over_forward(composed, theta, x, direction)
     for ours, theirs in zip(found[:2], exact, strict=True):
         assert (ours - theirs).norm() < FLIPS * theirs.norm()

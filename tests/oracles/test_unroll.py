@@ -19,6 +19,7 @@ from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP
 from pseudocore.objectives import trajectory, unroll
 from pseudocore.objectives.contrast import contrast
+from pseudocore.runtime import autodiff
 from pseudocore.runtime.steps import StepRunner
 
 MakeProblem = Callable[..., Problem]
@@ -175,10 +176,10 @@ def test_compiled_in_pieces_the_way_back_is_one_of_them_and_draws_the_same(
 
     monkeypatch.setattr(torch, "compile", note)
     start = trajectory.State(case.x, case.y, torch.zeros_like(case.x))
-    eager, _ = StepRunner(step, case.problem, "off", compile_regions=True)(start, Rng(1))
+    eager, _ = StepRunner(step, case.problem, "off", repeats_passes=True)(start, Rng(1))
     assert pieces == []
-    compiled, _ = StepRunner(step, case.problem, "on", compile_regions=True)(start, Rng(1))
-    assert unroll._pull in pieces
+    compiled, _ = StepRunner(step, case.problem, "on", repeats_passes=True)(start, Rng(1))
+    assert autodiff._pull in pieces
     torch.testing.assert_close(
         compiled, eager, rtol=1e-11, atol=1e-13
     )  # gradients by torch.func.grad, and by torch.autograd.grad

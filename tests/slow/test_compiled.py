@@ -23,7 +23,8 @@ from pseudocore.methods.bayes.bpc_fkl import BPCForwardKL
 from pseudocore.methods.bayes.bpc_rkl import BPCReverseKL
 from pseudocore.methods.bayes.bpc_w import BPCWasserstein
 from pseudocore.objectives import trajectory, unroll
-from pseudocore.runtime.steps import StepRunner, compile_region
+from pseudocore.runtime.execution import repeated
+from pseudocore.runtime.steps import StepRunner
 from pseudocore.training.experts import Resident
 
 pytestmark = [
@@ -52,7 +53,7 @@ def taken(
 ) -> tuple[dict[str, torch.Tensor], int]:
     """The state after three steps, and how many graphs were compiled."""
     counters.clear()
-    stepper = StepRunner(step, problem, compile, compile_regions=True)
+    stepper = StepRunner(step, problem, compile, repeats_passes=True)
     for number in range(3):
         state, _ = stepper(state, Rng(0)("step", number))
     assert stepper.note == ""
@@ -68,7 +69,7 @@ class AsOnAGPU:
     change: DSA
 
     def __call__(self, x: torch.Tensor, rng: Rng) -> torch.Tensor:
-        shown: torch.Tensor = compile_region(self.apply)(x, self.draw(rng, len(x), x.device))
+        shown: torch.Tensor = repeated(self.apply)(x, self.draw(rng, len(x), x.device))
         return shown
 
     def draw(self, rng: Rng, num: int, device: torch.device | str) -> Draw:

@@ -14,19 +14,16 @@ from pseudocore.core import config
 from pseudocore.reproduce.bench import formatting as lines
 from pseudocore.reproduce.bench import plan, tasks
 from pseudocore.reproduce.bench.workload import SIZES, Workload, device_of
-from pseudocore.runtime.steps import COMPILE_HELP, Compile
-from pseudocore.store import strict_json
-from pseudocore.store.overwrite import refuse_own_file
+from pseudocore.runtime import COMPILE_HELP, Compile
+from pseudocore.store.files import write_json
+from pseudocore.store.run_folder import refuse_own_file
 
 NAME = "bench"
-HELP = "Time a step of every method and of its parts on noise, beside plain loops and what this machine can do at best; and how cost grows."
 
 
 def make_app(words: Sequence[str]) -> App:
     """The verb with the sizes of the workload as flags."""
-    app = App(name=NAME, help=HELP)
-    app.default(flagging.command(_verb(), flagging.parameters(Workload, "Workload")))
-    return app
+    return flagging.verb(NAME, _verb(), flagging.parameters(Workload, "Workload"))
 
 
 def _several(help: str) -> Any:
@@ -102,10 +99,9 @@ def _verb() -> Callable[..., Any]:
         )
         return 0
 
-    bench.__doc__ = HELP
     return bench
 
 
 def _keep(document: Mapping[str, Any], file: Path) -> None:
-    strict_json.write(file, document)
+    write_json(file, document)
     err.print(f"numbers in {file}")

@@ -18,24 +18,17 @@ from pseudocore.data import load
 from pseudocore.evaluation.names import metric_title
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.reproduce import continual as protocol
-from pseudocore.store import strict_json
-from pseudocore.store.overwrite import refuse_own_file
-from pseudocore.store.runs import Run
+from pseudocore.store.files import write_json
+from pseudocore.store.run_folder import Run, refuse_own_file
 
 NAME = "continual"
-HELP = "Class-incremental learning: reduce each stage's classes as RUN did, fit on the memory alone, test on all classes seen so far."
 
 
 def make_app(words: Sequence[str]) -> App:
     """The verb with the flags of the inference that these words ask for."""
-    app = App(name=NAME, help=HELP)
-    name = flagging.asked_for(words, "--inference") or "sgd"
-    app.default(
-        flagging.command(
-            _verb(name), flagging.parameters(inferences[name].make, f"Inference: {name}")
-        )
-    )
-    return app
+    name = flagging.value_of(words, "--inference") or "sgd"
+    of_inference = flagging.parameters(inferences[name].make, f"Inference: {name}")
+    return flagging.verb(NAME, _verb(name), of_inference)
 
 
 def _verb(name: str) -> Callable[..., Any]:
@@ -100,12 +93,11 @@ def _verb(name: str) -> Callable[..., Any]:
         )
         return 0
 
-    continual.__doc__ = HELP
     return continual
 
 
 def _copy(document: Mapping[str, Any], file: Path) -> None:
-    strict_json.write(file, document)
+    write_json(file, document)
     err.print(f"kept in {file}")
 
 

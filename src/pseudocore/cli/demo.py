@@ -1,8 +1,9 @@
-"""pseudocore demo: the main job on built-in data, ending with a table and a report page."""
+"""`pseudocore demo`: the whole path on built-in data, ending with a table and a report page."""
 
 import itertools
 import shlex
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from pseudocore import assembly as setups
 from pseudocore.cli.console import comparison_table, err, out, progress
 from pseudocore.core.problem import Problem
 from pseudocore.evaluation.tables import comparison
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 SETUP: dict[str, Any] = {"data": "digits", "model": "convnet-wide", "width": 32}
 LEARNED: dict[str, Any] = {"num_steps": 400, "batch_size": 128}
@@ -23,58 +24,56 @@ SEEDS = 3
 
 def demo(
     *,
-    out_folder: Annotated[
-        Path, Parameter(name="--out", help="Folder for the runs and the report.")
-    ] = Path("demo"),
+    folder: Annotated[Path, Parameter(name="--out")] = Path("demo"),
 ) -> int:
-    """Reduce the 1,437 training digits to 1 and 5 a class, by chance, by FRePo and by VBPC; compare
-    them with the full set.
+    """Make, evaluate and compare coresets of the digits.
+
+    Args:
+        folder: Folder for the runs and the report.
     """
     began = time.monotonic()
-    jobs: list[tuple[str, dict[str, int]]] = [
+    jobs = [
         (method, {"per_class": ipc}) for ipc in (1, 5) for method in ("uniform", "frepo", "vbpc")
     ]
     jobs.append(("full", {}))
-    runs = []
+    runs: list[Run] = []
     problem = setups.build(setups.Setup(**SETUP))
     with progress("demo", len(jobs) * SEEDS) as advance:
-        for method, budget in jobs:
-            for seed in range(SEEDS):
-                runs.append(_one(method, budget, seed, problem, out_folder))
-                advance(len(runs), {})
-    records = [
-        (run.config, evaluation) for run in runs for evaluation in run.evaluations().values()
-    ]
-    out.print(comparison_table(comparison(records)))
-    _report(runs, out_folder)
+        for (method, budget), seed in itertools.product(jobs, range(SEEDS)):
+            runs.append(_run(method, budget, seed, problem, folder))
+            advance(len(runs), {})
+    out.print(
+        comparison_table(
+            comparison([(run.config, one) for run in runs for one in run.evaluations().values()])
+        )
+    )
+    if find_spec("jinja2") and find_spec("matplotlib"):
+        from pseudocore.report.page import render
+
+        err.print(f"report page: {render(runs, folder / 'report.html')}")
+    else:
+        err.print('for the report page: pip install "pseudocore[report]"')
     err.print(
-        f"{len(runs)} coresets made and evaluated in {time.monotonic() - began:.0f} s; they are in {out_folder}/"
+        f"{len(runs)} coresets made and evaluated in {time.monotonic() - began:.0f} s; "
+        f"they are in {folder}/"
     )
     return 0
 
 
-def _one(method: str, budget: dict[str, int], seed: int, problem: Problem, folder: Path) -> Run:
+def _run(method: str, budget: dict[str, int], seed: int, problem: Problem, folder: Path) -> Run:
     """What `pseudocore reduce` and `pseudocore evaluate` would do, in their RUN folder."""
-    learned = LEARNED if method in ("frepo", "vbpc") else {}
+    options = {**budget, **(LEARNED if method in ("frepo", "vbpc") else {})}
     table = {
         "method": method,
         "seed": seed,
         "setup": SETUP,
-        "options": {**budget, **learned},
+        "options": options,
         "evaluate": EVALUATE,
     }
     reduction = api.Reduction.from_config(table)
     path = folder / "-".join([method, *(f"ipc{n}" for n in budget.values()), f"seed{seed}"])
-    command = _command(
-        "reduce",
-        method,
-        SETUP["data"],
-        **{**SETUP, "data": None},
-        ipc=budget.get("per_class"),
-        **learned,
-        seed=seed,
-        out=path,
-    )
+    flags = {**SETUP, **options, "seed": seed, "out": path}
+    command = _command("reduce", method, flags.pop("data"), **flags)
     with Run.create(path, reduction.to_config(), overwrite=True, command=command) as run:
         outcome = api.run_reduction(reduction, problem, run)
     if outcome.status == "interrupted":
@@ -87,21 +86,5 @@ def _one(method: str, budget: dict[str, int], seed: int, problem: Problem, folde
 
 def _command(*words: str, **flags: Any) -> str:
     """The command line that would do the same."""
-    given = [
-        (f"--{name.replace('_', '-')}", str(value))
-        for name, value in flags.items()
-        if value is not None
-    ]
-    return shlex.join(["pseudocore", *words, *itertools.chain.from_iterable(given)])
-
-
-def _report(runs: list[Run], folder: Path) -> None:
-    try:
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-    except ImportError:
-        err.print('for the report page: pip install "pseudocore[report]"')
-        return
-    from pseudocore.report.page import render
-
-    err.print(f"report page: {render(runs, folder / 'report.html')}")
+    typed = [(f"--{name.replace('_', '-')}", str(value)) for name, value in flags.items()]
+    return shlex.join(["pseudocore", *words, *itertools.chain.from_iterable(typed)])

@@ -14,21 +14,18 @@ from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
 from pseudocore.evaluation.tables import format_metric
-from pseudocore.runtime.steps import COMPILE_HELP, Compile
+from pseudocore.runtime import COMPILE_HELP, Compile
 from pseudocore.store.expert_folder import Storage
 from pseudocore.training.experts import Training
 
 NAME = "experts"
-HELP = "Train networks on all of DATA and keep them at every epoch, for methods that learn from their trajectories."
 
 
 def make_app(words: Sequence[str]) -> App:
     """The verb with the flags of the setup and of training."""
-    app = App(name=NAME, help=HELP)
     of_training = flagging.parameters(Training, "Training")
     of_setup = flagging.parameters(Setup, "Data and model", skip=["data", "experts", "prior_scale"])
-    app.default(flagging.command(_verb(words), of_training, of_setup))
-    return app
+    return flagging.verb(NAME, _verb(words), [*of_training, *of_setup])
 
 
 def _verb(words: Sequence[str]) -> Callable[..., Any]:
@@ -78,7 +75,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
                         progress(f"experts on {data}", total, done)
                     )
 
-                facts = api.experts(
+                facts = api.train_experts(
                     data, out=out, num=num, epochs=epochs, seed=seed, storage=storage, group=group, device=device, compile=compile,
                     overwrite=overwrite, command=command, on_start=on_start, on_epoch=lambda *news: shown["advance"](*news), **options,
                 )  # fmt: skip
@@ -91,7 +88,6 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
         _tell(facts, json, _to_repeat(options))
         return 0
 
-    experts.__doc__ = HELP
     return experts
 
 

@@ -1,6 +1,4 @@
-"""Flags from configuration classes: every field of a method, an inference or a setup is a flag,
-declared nowhere else.
-"""
+"""Flags from configuration classes: each field of a method, an inference or a setup is a flag."""
 
 import dataclasses
 import functools
@@ -10,16 +8,19 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from cyclopts import Group, Parameter, Token, validators
+from cyclopts import App, Group, Parameter, Token, convert, validators
 
 from pseudocore.core import config
+from pseudocore.runtime import COMPILE_HELP, Compile
 
-SPELLING = {"per_class": ("--ipc", "--per-class")}
-"""Fields whose flag is not their name alone."""
+_SPELLINGS = {"per_class": ("--ipc", "--per-class")}
+"""Fields whose flag is not only their name."""
 
 
-def whole_number(_: Any, tokens: Sequence[Token]) -> int:
-    """An integer as it was typed; 3.5 is refused, not rounded."""
+def typed(kind: Any, tokens: Sequence[Token]) -> Any:
+    """A value of `kind` without None, which the word "none" would otherwise give; 3.5 is no int."""
+    if kind is not int:
+        return convert(kind, tokens)
     try:
         number = int(tokens[0].value)
     except ValueError:
@@ -29,12 +30,13 @@ def whole_number(_: Any, tokens: Sequence[Token]) -> int:
     return number
 
 
-Whole = Parameter(converter=whole_number)
-AtLeastOne = Parameter(converter=whole_number, validator=validators.Number(gte=1))
+Whole = Parameter(converter=typed)
+AtLeastOne = Parameter(converter=typed, validator=validators.Number(gte=1))
 Switch = Parameter(negative="", show_default=False)
+CompileMode = Annotated[Compile, Parameter(help=COMPILE_HELP)]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"],
-    Parameter(help="Where to compute; auto takes a GPU when there is one."),
+    Parameter(help="Device to compute on; auto takes a GPU when there is one."),
 ]
 Json = Annotated[
     bool, Switch, Parameter(help="Print one JSON document on standard output and nothing else.")
@@ -42,29 +44,25 @@ Json = Annotated[
 
 
 def parameters(cls: type, title: str, *, skip: Iterable[str] = ()) -> list[inspect.Parameter]:
-    """One keyword parameter per field, all defaulting to None: what was not given must not shadow a
-    preset.
-    """
+    """One keyword parameter per field; all default to None, so that presets are not overridden."""
     group = Group.create_ordered(title)
-    return [
-        _parameter(option, group) for option in config.options(cls) if option.name not in set(skip)
-    ]
+    return [_parameter(one, group) for one in config.options(cls) if one.name not in set(skip)]
 
 
-def command(function: Callable[..., Any], *more: list[inspect.Parameter]) -> Callable[..., Any]:
-    """`function` with further keyword parameters in its signature; they arrive in its `**flags`."""
-    own = [
-        p
-        for p in inspect.signature(function, eval_str=True).parameters.values()
-        if p.kind is not p.VAR_KEYWORD
-    ]
+def extend(function: Callable[..., Any], more: Iterable[inspect.Parameter]) -> Callable[..., Any]:
+    """Add keyword parameters to the signature of `function`, which takes them as `**flags`."""
+    signature = inspect.signature(function, eval_str=True)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    extended = signature.replace(parameters=[*own, *more])
+    function.__signature__ = extended  # type: ignore[attr-defined]
+    return function
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
 
-    call.__doc__, call.__name__ = function.__doc__, function.__name__
-    call.__signature__ = inspect.Signature([*own, *(p for group in more for p in group)])  # type: ignore[attr-defined]
-    return call
+def verb(name: str, function: Callable[..., Any], more: Iterable[inspect.Parameter] = ()) -> App:
+    """A verb that calls `function`, with further keyword parameters in its `**flags`."""
+    app = App(name=name)
+    app.default(extend(function, more))
+    return app
 
 
 def given(flags: Mapping[str, Any], cls: type) -> dict[str, Any]:
@@ -73,8 +71,8 @@ def given(flags: Mapping[str, Any], cls: type) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if name in names and value is not None}
 
 
-def asked_for(words: Sequence[str], flag: str) -> str | None:
-    """The value of a flag, read before parsing: other flags depend on it."""
+def value_of(words: Sequence[str], flag: str) -> str | None:
+    """The value of a flag, read before parsing because other flags depend on it."""
     for place, word in enumerate(words):
         if word == flag and place + 1 < len(words):
             return words[place + 1]
@@ -84,22 +82,18 @@ def asked_for(words: Sequence[str], flag: str) -> str | None:
 
 
 def _parameter(option: config.Option, group: Group) -> inspect.Parameter:
-    # Without None, or the word "none" would be taken for it.
     kinds = [kind for kind in config.alternatives(option.type) if kind is not types.NoneType]
-    default = (
-        "" if option.default in (None, dataclasses.MISSING) else f" [default: {option.default}]"
-    )
-    declared = Parameter(
-        name=SPELLING.get(option.name),
-        help=option.help + default,
+    has_default = option.default not in (None, dataclasses.MISSING)
+    flag = Parameter(
+        name=_SPELLINGS.get(option.name),
+        help=option.help + (f" [default: {option.default}]" if has_default else ""),
         group=group,
         show_default=False,
-        converter=whole_number if kinds == [int] else None,
+        converter=None if kinds == [bool] else typed,
     )
-    kind = functools.reduce(operator.or_, kinds)
     return inspect.Parameter(
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind, declared],
+        annotation=Annotated[functools.reduce(operator.or_, kinds) | None, flag],
     )

@@ -1,13 +1,14 @@
-"""Entry point: parse, run, and turn what the user can mend into one sentence and exit code 2."""
+"""Entry point: parse, run, and turn errors a user can fix into one sentence and exit code 2."""
 
+import io
 import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
 
-from cyclopts import CycloptsError
+from cyclopts import App, CycloptsError
 from cyclopts.exceptions import (
     MissingArgumentError,
     UnknownCommandError,
@@ -16,31 +17,60 @@ from cyclopts.exceptions import (
     ValidationError,
 )
 
+from pseudocore import __version__
 from pseudocore.cli.console import err
-from pseudocore.cli.signals import polite_stop, stop_at_once
-from pseudocore.core.errors import PseudocoreError
-from pseudocore.core.registry import did_you_mean
+from pseudocore.cli.signals import exit_on_signal, interrupt_on_sigterm
+from pseudocore.core.errors import ConfigError, PseudocoreError
+from pseudocore.core.registry import did_you_mean, methods
 
-_TOO_LARGE = ("allocate", "size calculation overflowed")
-"""In torch's words when memory runs out."""
+_VERBS = {
+    "demo": "Compare coresets of the built-in digits by uniform, FRePo and VBPC with all of them.",
+    "methods": "List methods by kind (select, condense, bayes) with papers; inferences; presets.",
+    "presets": "List presets; with NAME, print one: its cell, settings and protocols.",
+    "data": "Data sets: list, info NAME, import SRC NAME.",
+    "experts": "Train networks on all of DATA and save every epoch, for trajectory matching.",
+    "reduce": "Make a coreset: a RUN folder with points, configuration and provenance.",
+    "evaluate": "Fit --inference on the coreset of a RUN or file and predict the test set: mean ± "
+    "sd over fresh networks.",
+    "continual": "Class-incremental learning: reduce each stage's classes as RUN did, fit the "
+    "memory alone, test on all classes seen so far.",
+    "testbed": "Run divergence methods on a Gaussian location model, where reverse KL, forward KL "
+    "and W₂ to the full posterior are exact.",
+    "bench": "Time a step of every method and of its parts on noise, next to plain loops and this "
+    "machine's peak; and how cost grows.",
+    "table": "Fill a published table, or our own (digits), cell by cell from presets; print our "
+    "numbers next to theirs. Without NAME: list the tables.",
+    "compare": "Tabulate evaluated runs; runs that differ only in their seed share a row.",
+    "report": "Write one HTML page: pictures, labels, curves, calibration, comparison, commands.",
+    "export": "Copy the coreset of a RUN or file into a format other programs read.",
+}
+"""Verbs and their help; the module of a verb is imported only when the verb is called."""
 
-_WAIT = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-"""How long a thread of torch that waits for another keeps its core busy."""
+_FIXED = {"demo": "demo", "presets": "presets"} | dict.fromkeys(
+    ("methods", "data", "compare", "report", "export"), "listings"
+)
+"""Modules of the verbs whose flags do not depend on other words; the other verbs have `make_app`
+in a module of their own.
+"""
+
+_OUT_OF_MEMORY = ("allocate", "size calculation overflowed")
+"""Words of torch's messages when memory runs out."""
+
+_SPIN_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""Environment variables that decide how long a waiting thread of torch keeps its core busy."""
 
 
 def main(tokens: Sequence[str] | None = None) -> None:
+    """Run one command line and exit; `tokens` default to those of the process."""
     words = list(sys.argv[1:] if tokens is None else tokens)
-    if not any(name in os.environ for name in _WAIT) and _has_company():
-        os.environ["GOMP_SPINCOUNT"] = "1000"  # read when torch is loaded, below
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        cast(Any, stream).reconfigure(
-            errors="replace"
-        )  # a terminal without ± or ↑ shows a question mark
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
     try:
-        with polite_stop():
-            with stop_at_once():
-                from pseudocore.cli.app import make_app  # which takes a second or two: torch
-            sys.exit(make_app(words)(words, exit_on_error=False, print_error=False))
+        with interrupt_on_sigterm():
+            with exit_on_signal():
+                app = make_app(words)  # may import torch, which takes a second or two
+            sys.exit(app(words, exit_on_error=False, print_error=False))
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(130)
@@ -52,70 +82,107 @@ def main(tokens: Sequence[str] | None = None) -> None:
         sys.exit(2)
 
 
-def _has_company() -> bool:
-    """Whether other programs are computing on this machine.
+def make_app(words: Sequence[str]) -> App:
+    """The command line; the flags of the verb in `words` may depend on the other words."""
+    app = App(
+        name="pseudocore",
+        help="Turns a training set into a tiny one that carries its posterior.",
+        version=__version__,
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    called = next((word for word in words if not word.startswith("-")), "")
+    for verb, text in _VERBS.items():
+        loaded = _load(verb, words[words.index(verb) + 1 :]) if verb == called else App(name=verb)
+        loaded.help = text
+        app.command(loaded)
+    return app
 
-    Waiting at full speed, as torch's threads do first, then takes the very core that the awaited
-    thread needs: 60 steps of VBPC on the digits took 69 s instead of 3 with one of two cores in
-    use. Alone on a machine it is the faster way: the demo took 96 s instead of 155.
+
+def _load(verb: str, words: Sequence[str]) -> App:
+    """A verb with its flags: this imports its module."""
+    if verb == "reduce" and (not words or words[0].startswith("-")):
+        return _list_methods(words)
+    if not any(name in os.environ for name in _SPIN_VARIABLES) and _others_are_computing():
+        os.environ["GOMP_SPINCOUNT"] = "1000"  # torch reads it when it is loaded
+    if verb not in _FIXED:
+        app: App = import_module(f"pseudocore.cli.{verb}").make_app(words)
+        return app
+    function = getattr(import_module(f"pseudocore.cli.{_FIXED[verb]}"), verb)
+    if isinstance(function, App):
+        return function
+    app = App(name=verb)
+    app.default(function)
+    return app
+
+
+def _list_methods(words: Sequence[str]) -> App:
+    """`reduce` without a method: its help lists the methods."""
+    if words and words[0] not in ("--help", "-h"):
+        raise ConfigError(
+            "name the method first: pseudocore reduce METHOD DATA --out RUN; methods are "
+            f"{', '.join(methods.names())}",
+            code="missing-method",
+        )
+    app = App(name="reduce", usage="Usage: pseudocore reduce METHOD DATA --out RUN [OPTIONS]")
+    for entry in methods:
+        app.command(App(name=entry.name, help=f"{entry.summary}."))
+    return app
+
+
+def _others_are_computing() -> bool:
+    """Whether other programs are running on this machine.
+
+    Torch's waiting threads first spin, which takes the very core that the awaited thread needs:
+    60 steps of VBPC on the digits took 69 s instead of 3 with one of two cores in use. Alone on a
+    machine spinning is faster: the demo took 96 s instead of 155.
     """
 
-    def running() -> int:
+    def num_running() -> int:
         time.sleep(0.005)
-        return int(
-            next(
-                line.split()[1]
-                for line in Path("/proc/stat").read_text().splitlines()
-                if line.startswith("procs_running")
-            )
-        )
+        lines = Path("/proc/stat").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("procs_running")))
 
     try:
-        return min(running() for _ in range(3)) > 1  # one is this
-    except (OSError, StopIteration, ValueError, IndexError):  # no Linux
+        return min(num_running() for _ in range(3)) > 1  # this process is one
+    except (OSError, StopIteration, ValueError, IndexError):  # not Linux
         return False
 
 
 def _sentence(error: Exception) -> str | None:
-    """What the user can mend, in one line; nothing for a fault of ours, which keeps its traceback."""
+    """One line about an error that a user can fix; None for a bug, which keeps its traceback."""
     if isinstance(error, CycloptsError):
         verb = " ".join(["pseudocore", *(error.command_chain or ())])
-        return f"{_in_our_words(error)} (see {verb} --help)"
+        return f"{_parse_error(error)} (see {verb} --help)"
     if isinstance(error, PseudocoreError):
         return " ".join(str(error).split()).replace("per_class", "per_class (--ipc)")
     if isinstance(error, OSError):
         return f"the operating system refused: {' '.join(str(error).split())}"
     if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in _TOO_LARGE)
+        isinstance(error, RuntimeError) and any(word in str(error) for word in _OUT_OF_MEMORY)
     ):
-        return "there is not enough memory for this; a smaller --batch-size, --width or budget needs less"
+        return "not enough memory; a smaller --batch-size, --width or budget needs less"
     return None
 
 
-def _in_our_words(error: CycloptsError) -> str:
+def _parse_error(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        return f"nothing here takes the word {error.unused_tokens[0]!r}"
+        return f"unexpected argument {error.unused_tokens[0]!r}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.argument.name
         given = error.keyword is not None or bool(error.argument.tokens)
         return f"{error.keyword or name} needs a value" if given else f"{name} is missing"
     if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app is not None:
-        word, known = (
-            error.unused_tokens[0],
-            [name for name in error.app if not name.startswith("-")],
-        )
+        word = error.unused_tokens[0]
+        known = [name for name in error.app if not name.startswith("-")]
         return f"unknown command {word!r}, not one of {', '.join(known)}{did_you_mean(word, known)}"
     if isinstance(error, UnknownOptionError):
         word = (error.token.keyword or error.token.value).partition("=")[0]
         known = [name for one in error.argument_collection if one.parse for name in one.names]
         return f"unknown option {word!r}{did_you_mean(word, known)}"
     text = " ".join(str(error).split()).rstrip(".")
-    if (
-        isinstance(error, ValidationError)
-        and error.argument is not None
-        and isinstance(error.argument.value, list)
-    ):
-        text = text.replace(
-            str(error.argument.value), ", ".join(map(str, error.argument.value))
-        )  # as typed: 0, not [0]
+    if isinstance(error, ValidationError) and error.argument is not None:
+        value = error.argument.value
+        if isinstance(value, list):  # as typed: 0, not [0]
+            text = text.replace(str(value), ", ".join(map(str, value)))
     return text[:1].lower() + text[1:]

@@ -1,4 +1,4 @@
-"""Results on disk and on the screen: under names of their own, and kept before they are shown."""
+"""Results on disk and on the screen."""
 
 import hashlib
 import re
@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from pseudocore.cli.console import err
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 
 def file_name(first: str, settings: Mapping[str, Any]) -> str:
-    """A name of its own for every way of evaluating, so that none overwrites another."""
+    """A file name for results that differ in these settings; long ones end in a hash."""
     text = ".".join([first, *(f"{key}-{value}" for key, value in sorted(settings.items()))])
     name = re.sub(r"[^A-Za-z0-9._-]", "_", text)
     if len(name) <= 120 and name == text:
@@ -20,18 +20,19 @@ def file_name(first: str, settings: Mapping[str, Any]) -> str:
 
 
 def warn_of_divergence(run: Run) -> None:
-    """A run that diverged has a coreset, too: the last good one, often the first."""
+    """Say that the coreset of a diverged run is the last good one, often the first."""
     if run.manifest.get("status") == "diverged":
+        step = run.manifest.get("num_steps", "?")
         err.print(
-            f"warning: {run.path} diverged; its coreset is that of step {run.manifest.get('num_steps', '?')}, the last good one"
+            f"warning: {run.path} diverged; its coreset is that of step {step}, the last good one"
         )
 
 
 def keep_and_show(show: Callable[[], object], *keep: Callable[[], object]) -> None:
-    """All of them, whichever fails: a full disk leaves the numbers on the screen, a closed screen
-    leaves them on the disk.
+    """Save, then show, each even if another fails: a full disk leaves the numbers on the screen, a
+    closed screen leaves them on the disk.
     """
-    with ExitStack() as calls:  # the last one in is the first to be called
+    with ExitStack() as calls:  # called last in, first out
         calls.callback(show)
         for one in reversed(keep):
             calls.callback(one)

@@ -1,4 +1,4 @@
-"""Being stopped politely."""
+"""SIGINT and SIGTERM: what is saved is kept, and the exit code is 130."""
 
 import os
 import signal
@@ -8,21 +8,23 @@ from typing import Any
 
 
 @contextmanager
-def stop_at_once() -> Iterator[None]:
-    """Ctrl-C and a polite stop end the program here and now: while libraries are loaded there is
-    nothing to save, and one of them may
-    take an exception for its own and go on."""
+def exit_on_signal() -> Iterator[None]:
+    """SIGINT and SIGTERM end the process at once.
+
+    For the time libraries are imported: there is nothing to save, and an import may swallow an
+    exception.
+    """
 
     def stop(*_: Any) -> None:
         os.write(2, b"interrupted\n")
         os._exit(130)
 
-    heard = [
+    handled = [
         number
         for number in (signal.SIGINT, signal.SIGTERM)
         if signal.getsignal(number) is not signal.SIG_IGN
     ]
-    before = {number: signal.signal(number, stop) for number in heard}
+    before = {number: signal.signal(number, stop) for number in handled}
     try:
         yield
     finally:
@@ -31,10 +33,8 @@ def stop_at_once() -> Iterator[None]:
 
 
 @contextmanager
-def polite_stop() -> Iterator[None]:
-    """A cluster's polite stop ends every verb as Ctrl-C does: what there is to save is saved, and
-    the exit code is 130.
-    """
+def interrupt_on_sigterm() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -19,19 +19,15 @@ from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.reproduce import testbed as bench
 from pseudocore.reproduce.testbed import Bed, Curve
-from pseudocore.store import strict_json
-from pseudocore.store.files import write_bytes, writing
-from pseudocore.store.manifest import MANIFEST_FILE
+from pseudocore.store.files import write_bytes, write_json, writing
+from pseudocore.store.folders import MANIFEST_FILE
 
 NAME = "testbed"
-HELP = "Every divergence method on a Gaussian location model, where reverse KL, forward KL and W₂ to the full posterior are exact."
 
 
 def make_app(words: Sequence[str]) -> App:
     """The verb with the settings of the test bed as flags."""
-    app = App(name=NAME, help=HELP)
-    app.default(flagging.command(_verb(), flagging.parameters(Bed, "Test bed")))
-    return app
+    return flagging.verb(NAME, _verb(), flagging.parameters(Bed, "Test bed"))
 
 
 def _verb() -> Callable[..., Any]:
@@ -89,7 +85,6 @@ def _verb() -> Callable[..., Any]:
         )
         return 0
 
-    testbed.__doc__ = HELP
     return testbed
 
 
@@ -118,7 +113,7 @@ def _document(bed: Bed, curves: Sequence[Curve], seed: int, seconds: float) -> d
 def _keep(folder: Path, document: dict[str, Any], curves: Sequence[Curve]) -> None:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    strict_json.write(folder / "testbed.json", document)
+    write_json(folder / "testbed.json", document)
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -10,7 +10,6 @@ divides. `docs/scaling.md` is the page the rest of the project links to.
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -22,11 +21,6 @@ from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.types import Augment, Cache, Coreset, Dataset, Experts, Model, Preprocess
 
 Precision = Literal["float32", "tf32", "bf16"]
-
-own_kernels: ContextVar[bool] = ContextVar("own kernels", default=True)
-"""Whether kernels of our own may be used, which are compiled when first called; `runtime/steps.py`
-forbids them where nothing shall be.
-"""
 
 _BRIGHTEST = 20.0
 """No image has such pixels, not even a learned one; one in 0 to 255 has."""
@@ -79,16 +73,6 @@ class Problem:
         as one batch; batched convolutions
         are grouped ones, which it is slow at."""
         return self.model.describe().get("name") in ("mlp", "linear")
-
-    @property
-    def has_kernels(self) -> bool:
-        """Whether the network has kernels of our own on this device, which what compiles would have
-        to give up.
-        """
-        allowed = (
-            torch.compiler.is_compiling() or own_kernels.get()
-        )  # the compiler need not look into the latter
-        return allowed and self.device.type == "cuda" and getattr(self.model, "has_kernels", False)
 
     @property
     def num_train(self) -> int:

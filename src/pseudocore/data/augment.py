@@ -34,7 +34,7 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean
 from pseudocore.core.rng import Rng
 from pseudocore.data.resample import crop, rotate, scale
-from pseudocore.runtime.steps import compile_region, host_sync_allowed
+from pseudocore.runtime.execution import as_number, repeated
 
 OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 
@@ -90,9 +90,6 @@ class DSA:
             raise ConfigError(
                 f"strategy {self.strategy!r} names an operation twice; name each at most once"
             )
-        # Left to itself the compiler looks inside and differentiates anew, by additions in no fixed
-        # order.
-        torch.compiler.allow_in_graph(rotate)  # type: ignore[no-untyped-call]
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
@@ -104,7 +101,7 @@ class DSA:
         return tuple(itertools.chain(*self.choices))
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
-        return cast(Tensor, compile_region(self.apply)(x, self.draw(rng, len(x), x.device)))
+        return cast(Tensor, repeated(self.apply)(x, self.draw(rng, len(x), x.device)))
 
     def draw(
         self, rng: Rng, num: int, device: torch.device | str = "cpu"
@@ -137,10 +134,8 @@ class DSA:
         uniform = rng("values").uniform(1 if self.siamese else num, 3, device=device)
         if len(choice) == 1:
             return Draw(choice[0], uniform)
-        place = rng("operation").integers(len(choice), device=device)
-        return Draw(
-            place if place.is_cuda and not host_sync_allowed() else choice[int(place)], uniform
-        )
+        place = as_number(rng("operation").integers(len(choice), device=device))
+        return Draw(choice[place] if isinstance(place, int) else place, uniform)
 
     def _chosen(self, x: Tensor, choice: tuple[str, ...], draw: Draw) -> Tensor:
         u = draw.uniform.to(x.device)

@@ -9,7 +9,9 @@ where sizes alone do not tell.
 import os
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -36,7 +38,52 @@ def read(path: Path, name: str) -> Dataset:
     """A set from one archive; without a test half, a fifth of it chosen by `splits.split` with seed
     0.
     """
-    arrays = _load(path)
+    return _from_arrays(_load(path), name, str(path))
+
+
+def dataset(
+    x: Any,
+    y: Any,
+    *,
+    test: tuple[Any, Any] | None = None,
+    name: str = "arrays",
+    class_names: Sequence[str] = (),
+    layout: Literal["NCHW", "NHWC"] | None = None,
+) -> Dataset:
+    """A data set from arrays.
+
+    Args:
+        x: Training inputs, numpy or torch: images as uint8 or as floats from 0 to 1, (n, height,
+            width), (n, height, width, channels) or (n, channels, height, width); or features (n, d).
+        y: Integer labels (n,).
+        test: Test inputs and labels. Defaults to a fifth of the training set.
+        name: What to call it.
+        class_names: Names of the classes. Defaults to none.
+        layout: Where the channels of images are. By default found from the shape.
+
+    Returns:
+        The data set, checked.
+    """
+    given = {"train_x": x, "train_y": y}
+    if test is not None:
+        given["test_x"], given["test_y"] = test
+    arrays = {key: _as_array(value) for key, value in given.items()}
+    if class_names:
+        arrays["class_names"] = np.array(class_names)
+    if layout is not None:
+        arrays["layout"] = np.array(layout)
+    return _from_arrays(arrays, name, f"data set {name!r}")
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        value = (value.float() if value.is_floating_point() else value).numpy()
+    found: np.ndarray = np.asarray(value)
+    return found
+
+
+def _from_arrays(arrays: dict[str, np.ndarray], name: str, path: str) -> Dataset:
     keys = next((keys for keys in _SPELLINGS if keys[0] in arrays and keys[1] in arrays), None)
     if keys is None:
         raise DataError(
@@ -178,7 +225,7 @@ def _from_zero(labels: list[Tensor]) -> list[Tensor]:
     return [(part + 1) // 2 for part in labels] if signs else labels
 
 
-def _split(x: Tensor, y: Tensor, path: Path) -> tuple[Tensor, Tensor]:
+def _split(x: Tensor, y: Tensor, path: str) -> tuple[Tensor, Tensor]:
     if len(x) != len(y):
         raise DataError(f"{path} has {len(x)} inputs but {len(y)} labels")
     if len(y) and y.min() < 0:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pseudocore.runtime.execution import indivisible
+
 
 def crop(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
     """Shift by whole pixels (1,) or (n,), integers; zeros move in."""
@@ -32,6 +34,7 @@ def scale(x: Tensor, vertical: Tensor, horizontal: Tensor) -> Tensor:
     )
 
 
+@indivisible
 def rotate(x: Tensor, angle: Tensor) -> Tensor:
     """Turn anticlockwise about the centre by radians (1,) or (n,), in which there is no gradient."""
     angle = angle.to(torch.promote_types(angle.dtype, x.dtype))

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from pseudocore.core.errors import DataError
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Dataset, Examples, Predict
+from pseudocore.core.types import Dataset, Examples, Predict, PredictsByDraw
 from pseudocore.data.corruptions.corrupt import CORRUPTIONS, corrupt, official
 from pseudocore.evaluation.metrics import Metrics, measure
 from pseudocore.evaluation.ood import detect, entropy
-from pseudocore.inference.predict import Predictive
 
 Corrupted = Mapping[tuple[str, int], Examples]
 """Test sets by corruption and severity."""
@@ -106,7 +105,7 @@ def in_batches(examples: Examples, size: int = _BATCH) -> Iterator[tuple[Tensor,
 def _uncertainty(predict: Any, examples: Examples, num: int) -> dict[str, Tensor]:
     parts: dict[str, list[Tensor]] = {}
     for x, _ in in_batches(Examples(examples.x[:num], examples.y[:num])):
-        if isinstance(predict, Predictive):
+        if isinstance(predict, PredictsByDraw):
             found = predict.uncertainty(x)
             scores = {"entropy": found.entropy, "information": found.mutual_information}
         else:

@@ -147,7 +147,7 @@ def run_chains(
         problem,
         rng,
         num_steps=sampler.num_burn + sampler.num_draws,
-        compile_regions=True,
+        repeats_passes=True,
         checkpoints=checkpoints,
         on_start=lambda done: kept.truncate(max(0, done - sampler.num_burn)),
         on_step=keep,

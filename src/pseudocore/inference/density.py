@@ -35,8 +35,8 @@ from torch.func import vmap
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
-from pseudocore.runtime.autodiff import gradient_of
-from pseudocore.runtime.steps import parallel_streams
+from pseudocore.runtime import autodiff
+from pseudocore.runtime.execution import map_independent
 
 Prior = Literal["isotropic", "fan-in", "unsquared"]
 LogPrior = Callable[[Tensor], Tensor]
@@ -61,7 +61,7 @@ def log_prior(problem: Problem, kind: Prior, scale: float | None, num_points: in
 @dataclass(frozen=True)
 class PerChain:
     """A log-density without randomness whose gradient is taken for each of several chains on its
-    own, in parallel streams where a GPU can.
+    own, at once where a GPU can.
     """
 
     value: LogDensity
@@ -81,14 +81,14 @@ def grad_log_density(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[
     """
     if isinstance(log_density, PerChain) and len(theta) > 1:
         calls = (partial(grad_log_density, log_density, one, rng) for one in theta.unsqueeze(1))
-        gradients, values = zip(*parallel_streams(calls), strict=True)
+        gradients, values = zip(*map_independent(calls), strict=True)
         return torch.cat(gradients), torch.cat(values)
 
     def total(theta: Tensor) -> tuple[Tensor, Tensor]:
         value = log_density(theta, rng)
         return value.sum(), value
 
-    result: tuple[Tensor, Tensor] = gradient_of(total, has_aux=True)(theta)
+    result: tuple[Tensor, Tensor] = autodiff.grad(total, has_aux=True)(theta)
     return result
 
 

@@ -32,7 +32,7 @@ from pseudocore.inference.evidence import best_gaussian
 from pseudocore.inference.predict import Prediction
 from pseudocore.objectives import last_layer_gaussian as gaussian
 from pseudocore.objectives.pool import mean_squared_error
-from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.runtime import autodiff
 from pseudocore.training.loop import random_batch, train
 from pseudocore.training.optimisers import adam, start
 
@@ -119,7 +119,7 @@ class LastLayerVI:
 
         def gradient(theta: Tensor, _: Tensor, rng: Rng) -> tuple[Tensor, None]:
             batch = random_batch(problem, self.batch_size, rng, x, y, weight)
-            return gradient_of(loss)(theta, *batch), None
+            return autodiff.grad(loss)(theta, *batch), None
 
         theta = problem.model.init(rng("theta"), device=problem.device, dtype=problem.dtype)
         return train(

@@ -10,25 +10,17 @@ Only running sums (n, classes) are held, never draws × test × classes. Entropi
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.problem import Problem
-from pseudocore.core.types import Predict
+from pseudocore.core.types import Predict, Uncertainty
 from pseudocore.inference.draws import Draws
 
 
-class Uncertainty(NamedTuple):
-    entropy: Tensor
-    """Of the averaged prediction, (n,): all uncertainty."""
-    mutual_information: Tensor
-    """Between label and theta, (n,): the part on which draws disagree."""
-
-
 class Prediction:
-    """What an inference returns: a `Predict`, with what else is known about it."""
+    """A `Predict`, with what else is known about it."""
 
     selected_settings: Mapping[str, float]
     """Settings that were selected on training data, by name."""
@@ -42,18 +34,9 @@ class Prediction:
         self.selected_settings = selected_settings or {}
         self.earlier = ()
 
-    @classmethod
-    def of(cls, predict: Predict) -> "Prediction":
-        """Any function from raw inputs to log-probabilities as a prediction."""
-        return predict if isinstance(predict, Prediction) else Prediction(predict)
-
     def __call__(self, raw: Tensor) -> Tensor:
         """Raw inputs (n, ...) to log-probabilities (n, classes)."""
         return self._predict(raw)
-
-    def each(self, raw: Tensor) -> Iterator[Tensor]:
-        """Log-probabilities (n, classes) of every network in turn; here of the only one."""
-        yield self(raw)
 
 
 class Predictive(Prediction):

@@ -28,7 +28,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference.predict import Predictive
-from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.runtime import autodiff
 from pseudocore.training.cutmix import mixed
 from pseudocore.training.loop import random_batch, train
 from pseudocore.training.optimisers import cosine, decayed, sgd
@@ -87,7 +87,7 @@ class PlainTraining:
 
         def gradient(theta: Tensor, _: Tensor, rng: Rng) -> tuple[Tensor, None]:
             # A sum over networks, whose gradients do not interact.
-            return gradient_of(lambda theta: -log_density(theta, rng).sum())(theta), None
+            return autodiff.grad(lambda theta: -log_density(theta, rng).sum())(theta), None
 
         def optimiser(
             gradient: Tensor, moments: SGDMoments, theta: Tensor

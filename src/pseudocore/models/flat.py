@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 from pseudocore.models.norm_pool import NormPool
-from pseudocore.runtime.steps import is_eager
+from pseudocore.runtime.execution import is_eager
 
 Initial = Literal["torch", "lecun", "he", "flax"]
 SPREAD = {"torch": 1.0, "lecun": math.sqrt(3), "he": math.sqrt(6), "flax": math.sqrt(3)}

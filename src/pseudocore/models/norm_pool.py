@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from pseudocore.core.problem import own_kernels
-from pseudocore.runtime.steps import is_eager
+from pseudocore.runtime.execution import kernels_allowed
 
 FEW = 3
 """Channels of an image; their nine neighbours and a 1 fit in 32 columns."""
@@ -89,9 +88,4 @@ def _moves(weight: Tensor) -> bool:
 
 
 def _runs_kernels(x: Tensor) -> bool:
-    return (
-        x.is_cuda
-        and x.dtype in (torch.float32, torch.bfloat16)
-        and is_eager()
-        and own_kernels.get()
-    )
+    return x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and kernels_allowed()

@@ -23,16 +23,16 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.objectives import multiformation as formation
 from pseudocore.objectives import trajectory
-from pseudocore.objectives.initial import Initial
+from pseudocore.objectives.initial import ImageSettings, Initial
 from pseudocore.objectives.trajectory import Info
 from pseudocore.objectives.unroll import View, augment_vjp
-from pseudocore.runtime.autodiff import directional_grad, gradient_of, value_and_grad
-from pseudocore.runtime.steps import parallel_streams
+from pseudocore.runtime import autodiff
+from pseudocore.runtime.execution import map_independent
 from pseudocore.selection.last_layer_gradients import LastLayer
 
 Statistics = Mapping[str, Tensor] | None
 Mismatch = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Pseudo-images of a class, as shown to a network, to the gradient of their loss, and that loss."""
+"""Pseudo-images of a class, as shown to a network, to their loss and its gradient."""
 Against = Callable[[Tensor, int], Mismatch]
 """Real images of a class, as shown to that network, and its label, to what pseudo-images lose
 against them.
@@ -68,11 +68,9 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(ImageSettings):
     """What the methods that match class by class have in common."""
 
-    per_class: Count = 10
-    """Pseudo-images per class."""
     num_steps: Count = 10_000
     """Matching steps."""
     batch_size: Count = 256
@@ -82,14 +80,9 @@ class Settings:
     image_momentum: Fraction = 0.5
     """Share of the last change of the images that is kept."""
     initial: Initial = "noise"
-    """Start from real images, from mixes of two of a class, or from noise."""
-    formation: Count = 1
-    """Images that a stored one holds along each side; 1 stores them one by one."""
 
-    compile_regions: ClassVar[bool] = True
-    """A step is passes of every class through the network, written out: captured in seconds,
-    compiled whole in many minutes.
-    """
+    repeats_passes: ClassVar[bool] = True
+    """A step passes every class through the network."""
 
 
 def begin(method: Settings, problem: Problem, rng: Rng) -> trajectory.State:
@@ -154,7 +147,7 @@ def match(
             pulls.append(pull)
             yield functools.partial(_towards, against, theirs, ours, label)
 
-    gradients, losses = zip(*parallel_streams(calls()), strict=True)
+    losses, gradients = zip(*map_independent(calls()), strict=True)
     return torch.cat(
         [pull(gradient) for pull, gradient in zip(pulls, gradients, strict=True)]
     ), torch.stack(losses).sum()
@@ -164,110 +157,67 @@ def _towards(against: Against, theirs: Tensor, ours: Tensor, label: int) -> tupl
     return against(theirs, label)(ours)
 
 
-def mismatch(loss: Callable[[Tensor], Tensor]) -> Mismatch:
-    """Of any loss of the images."""
-
-    def towards(own: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, value = value_and_grad(loss, is_piece=False)(own)  # it holds the class
-        return gradient, value.detach()
-
-    return towards
-
-
-def slope(
-    problem: Problem,
-    theta: Tensor,
-    x: Tensor,
-    label: int,
-    statistics: Statistics = None,
-    *,
-    create_graph: bool = False,
-) -> tuple[list[Tensor], LastLayer]:
-    """The gradient in theta, tensor by tensor, of the mean loss of images of one class, and what
-    the last layer sees of them.
-
-    They depend on x, and can be differentiated in it `create_graph` if that is asked for.
+@dataclass(frozen=True)
+class ClassLoss:
+    """The mean loss of images of one class, an `autodiff.EnergyWithAux`; beside it what the last
+    layer sees of them.
     """
-    loss = _loss(problem, x, label, statistics)
-    gradient, layer = gradient_of(loss, has_aux=True, is_piece=False, create_graph=create_graph)(
+
+    problem: Problem
+    label: int
+    statistics: Statistics = None
+
+    def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self.of(self.outputs(theta, x))
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self._last_layer(theta, x)[1]
+
+    def of(self, outputs: Tensor) -> Tensor:
+        return self._mean(outputs.log_softmax(1))
+
+    def with_aux(self, theta: Tensor, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        features, logits = self._last_layer(theta, x)
+        log_probs = logits.log_softmax(1)
+        return self._mean(log_probs), (features, log_probs)
+
+    def layer(self, features: Tensor, log_probs: Tensor) -> LastLayer:
+        return LastLayer(features, log_probs, self._labels(log_probs))
+
+    def _mean(self, log_probs: Tensor) -> Tensor:
+        return -label_log_likelihood(log_probs, self._labels(log_probs)).mean()
+
+    def _labels(self, log_probs: Tensor) -> Tensor:
+        return torch.full((len(log_probs),), self.label, device=log_probs.device)
+
+    def _last_layer(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features, which reduced precision may be used for, and logits."""
+        model = self.problem.model
+        with self.problem.fast():
+            features = model.features(theta, x, self.statistics)
+        features = features.to(x.dtype)
+        weight, bias = model.head(theta)
+        return features, features @ weight.T + bias
+
+
+def slope(loss: ClassLoss, theta: Tensor, x: Tensor) -> tuple[list[Tensor], LastLayer]:
+    """The gradient of the loss in theta, tensor by tensor, and what the last layer sees of x."""
+    gradient, aux = autodiff.grad(lambda theta: loss.with_aux(theta, x), has_aux=True, pure=False)(
         theta
     )
-    return problem.model.tensors(gradient), layer
+    return loss.problem.model.tensors(gradient), loss.layer(*aux)
 
 
 def slope_mismatch(
-    problem: Problem,
-    theta: Tensor,
-    label: int,
-    statistics: Statistics,
-    compare: Compare,
-    *,
-    by_layer: bool = False,
+    loss: ClassLoss, theta: Tensor, compare: Compare, *, by_layer: bool = False
 ) -> Mismatch:
-    r"""Of a loss of the network's own gradient $g(x) = \nabla_\theta E(\theta, x)$ and, `by_layer`,
-    of what its last layer sees.
+    """Of a loss of the network's own gradient and, `by_layer`, of what its last layer sees."""
 
-    The gradient of $D(g(x))$ is that of the slope $\langle \nabla_g D, \nabla_\theta E(\theta, x)
-    \rangle$, with $\nabla_g D$ held fixed: a derivative of the network along one direction, which
-    kernels of our own know.
-    """
-    if not problem.has_kernels:
-        return mismatch(
-            lambda own: compare(*slope(problem, theta, own, label, statistics, create_graph=True))
-        )
-    model = problem.model
+    def compared(gradient: Tensor, *aux: Tensor) -> Tensor:
+        return compare(loss.problem.model.tensors(gradient), loss.layer(*aux))
 
-    def towards(own: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, layer = gradient_of(_loss(problem, own, label, statistics), has_aux=True)(theta)
-
-        def compared(gradient: Tensor, features: Tensor, log_probs: Tensor) -> Tensor:
-            return compare(model.tensors(gradient), LastLayer(features, log_probs, layer.y))
-
-        (along, *pulls), value = value_and_grad(compared, (0, 1, 2))(
-            gradient, layer.features, layer.log_probs
-        )
-
-        def logits(theta: Tensor, x: Tensor) -> Tensor:
-            return _last_layer(problem, theta, x, statistics)[1]
-
-        def energy(logits: Tensor) -> Tensor:
-            return -label_log_likelihood(logits.log_softmax(1), layer.y).mean()
-
-        def pulled(x: Tensor) -> Tensor:
-            features, logits = _last_layer(problem, theta, x, statistics)
-            return torch.vdot(pulls[0].flatten(), features.flatten()) + torch.vdot(
-                pulls[1].flatten(), logits.log_softmax(1).flatten()
-            )
-
-        in_own = directional_grad(logits, energy)(theta, own, along)[1]
-        return in_own + gradient_of(pulled)(own) if by_layer else in_own, value
-
-    return towards
-
-
-def _loss(
-    problem: Problem, x: Tensor, label: int, statistics: Statistics
-) -> Callable[[Tensor], tuple[Tensor, LastLayer]]:
-    y = torch.full((len(x),), label, device=x.device)
-
-    def loss(theta: Tensor) -> tuple[Tensor, LastLayer]:
-        features, logits = _last_layer(problem, theta, x, statistics)
-        log_probs = logits.log_softmax(1)
-        return -label_log_likelihood(log_probs, y).mean(), LastLayer(features, log_probs, y)
-
-    return loss
-
-
-def _last_layer(
-    problem: Problem, theta: Tensor, x: Tensor, statistics: Statistics
-) -> tuple[Tensor, Tensor]:
-    """Features, which reduced precision may be used for, and logits."""
-    model = problem.model
-    with problem.fast():
-        features = model.features(theta, x, statistics)
-    features = features.to(x.dtype)
-    weight, bias = model.head(theta)
-    return features, features @ weight.T + bias
+    towards = autodiff.grad_through_gradient(loss, compared, reads_aux=by_layer)
+    return lambda own: towards(theta, own)
 
 
 def move(

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from pseudocore.objectives.unroll import Energy
-from pseudocore.runtime.autodiff import value_and_grad
-from pseudocore.runtime.steps import parallel_streams
+from pseudocore.runtime import autodiff
+from pseudocore.runtime.execution import map_independent
 
 
 def contrast(
@@ -33,9 +33,9 @@ def contrast(
 
     def side(sign: int, theta: Tensor) -> tuple[int, Tensor, Tensor]:
         size = len(theta) if theta.ndim == 2 else 1
-        return sign * size, *value_and_grad(energy, argnums=1)(theta, x)
+        return sign * size, *autodiff.value_and_grad(energy, argnums=1)(theta, x)
 
-    for size, slope, height in parallel_streams(
+    for size, height, slope in map_independent(
         partial(side, sign, theta)
         for pair in pairs
         for sign, theta in zip((1, -1), pair, strict=True)

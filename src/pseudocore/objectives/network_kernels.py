@@ -21,12 +21,16 @@ gradient passes through the formula there.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.problem import Problem
+
+Kernel = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Points to their kernel with themselves (M, M), and that of a real batch with them (n, M)."""
 
 
 class DenseKernel(NamedTuple):
@@ -89,13 +93,12 @@ def own_features(problem: Problem, theta: Tensor, x: Tensor) -> Tensor:
 
 
 def real_features(problem: Problem, theta: Tensor, x: Tensor, real: Tensor) -> Tensor:
-    """Last-layer features (n, h) of real inputs; with batch norm under the statistics of the points
-    x, as they will be at prediction.
+    """Last-layer features (n, h) of real inputs; batch norm has the statistics of the points x, as
+    at prediction.
     """
     with problem.fast():
-        return problem.model.features(theta, real, problem.model.statistics(theta, x) or None).to(
-            real.dtype
-        )
+        statistics = problem.model.statistics(theta, x) or None
+        return problem.model.features(theta, real, statistics).to(real.dtype)
 
 
 def inner_products(x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,6 +106,24 @@ def inner_products(x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     (m, n), over h.
     """
     return x @ x.mT / x.shape[1], other @ x.mT / x.shape[1]
+
+
+def feature_kernel(problem: Problem, thetas: Sequence[Tensor], x: Tensor, real: Tensor) -> Kernel:
+    """The mean kernel of the features of several networks, for points like x.
+
+    Features of the real batch are computed once, as no gradient passes through them.
+    """
+    fixed = [real_features(problem, theta, x, real) for theta in thetas]
+
+    def kernel(x: Tensor) -> tuple[Tensor, Tensor]:
+        products = [
+            inner_products(own_features(problem, theta, x), other)
+            for theta, other in zip(thetas, fixed, strict=True)
+        ]
+        grams, crosses = zip(*products, strict=True)
+        return torch.stack(grams).mean(0), torch.stack(crosses).mean(0)
+
+    return kernel
 
 
 def _arc_cosines(cosine: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,15 +6,29 @@ the pool always holds young and old: a coreset fitted to networks of one age alo
 other.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pseudocore.core.config import Count, Positive
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.runtime import autodiff
 from pseudocore.training.optimisers import Moments, adam, start
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSettings:
+    """Fields of the methods that keep a pool."""
+
+    pool_size: Count = 10
+    """Networks kept in the pool."""
+    max_age: Count = 100
+    """Training steps after which a pool network is replaced by a fresh one."""
+    pool_lr: Positive = 3e-4
+    """Adam's step size of the pool networks on the coreset."""
 
 
 class Pool(NamedTuple):
@@ -58,7 +72,7 @@ def advance(
             logits = problem.model.logits(theta, x)
         return mean_squared_error(logits.to(y.dtype), y)
 
-    gradient = gradient_of(loss)(theta[0])
+    gradient = autodiff.grad(loss)(theta[0])
     change, moments = adam(gradient.unsqueeze(0), moments, step_size)
     age = pool.age.index_select(0, place) + 1
     keep = (age < max_age).unsqueeze(

@@ -20,9 +20,9 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.objectives import multiformation as formation
-from pseudocore.objectives.initial import Initial
+from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.unroll import Drawn, Energy, View
-from pseudocore.runtime.steps import compile_region
+from pseudocore.runtime.execution import repeated
 from pseudocore.training.losses import Loss, per_example
 
 
@@ -42,7 +42,7 @@ class Tiles:
     augment: Drawn | None
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
-        tiles: Tensor = compile_region(self.apply)(x, self.draw(rng, len(x), x.device))
+        tiles: Tensor = repeated(self.apply)(x, self.draw(rng, len(x), x.device))
         return tiles
 
     def draw(self, rng: Rng, num: int, device: torch.device | str) -> Any:
@@ -69,21 +69,14 @@ class Info(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(ImageSettings):
     """What the trajectory methods have in common; the defaults are those for ten images per class."""
 
-    per_class: Count = 10
-    """Pseudo-images per class."""
     num_steps: Count = 5000
-    """Outer steps."""
     image_lr: Positive = 1000.0
     """Step size of SGD on images, in normalised units."""
     image_momentum: Fraction = 0.5
     """Share of the last change of the images that is kept."""
-    initial: Initial = "real"
-    """Start from real images, from mixes of two of a class, or from noise."""
-    formation: Count = 1
-    """Images that a stored one holds along each side; 1 stores them one by one."""
     max_start: Count = 20
     """Inner training starts at an expert's epoch below this."""
     num_inner_steps: Count = 30
@@ -91,10 +84,8 @@ class Settings:
     num_experts: Count = 20
     """Experts to train when none are given."""
 
-    compile_regions: ClassVar[bool] = True
-    """A step is some hundred passes through the network: captured in seconds, compiled whole in
-    many minutes.
-    """
+    repeats_passes: ClassVar[bool] = True
+    """A step is some hundred passes through the network."""
 
     @property
     def expert_epochs(self) -> int:
@@ -142,10 +133,6 @@ class MeanLoss:
 
     def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
         return self.of(self.outputs(theta, x))
-
-    @property
-    def has_kernels(self) -> bool:
-        return self.problem.has_kernels
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
         with self.problem.fast():

@@ -14,9 +14,8 @@ $$ \lambda_t = \frac{\partial J}{\partial\theta_t} + \lambda_{t+1} - \eta\, \nab
    \frac{dJ}{du} = -\eta \sum_t \nabla_u s_t, \qquad \frac{dJ}{d\eta} = -\sum_t s_t, $$
 
 one step at a time: the memory of one step and $L_u$ parameter vectors, however long the path. Both
-gradients of $s_t$ are how $\nabla_{\theta, u} E$ changes as theta moves along $\lambda_{t+1}$.
-Compiled, that is a derivative by forward mode over one by reverse mode, through kernels of our own
-the other way round; run as it is, reverse mode twice, which has half as many calls.
+gradients of $s_t$ are how $\nabla_{\theta, u} E$ changes as theta moves along $\lambda_{t+1}$
+(`autodiff.directional_grad`).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,27 +23,15 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.func import grad, jvp, vjp
+from torch.func import grad
 
 from pseudocore.core.rng import Rng
-from pseudocore.runtime.autodiff import directional_grad, gradient_of, slope_by_reverse_mode
-from pseudocore.runtime.steps import compile_region, is_eager
+from pseudocore.runtime import autodiff
 
 Energy = Callable[[Tensor, Tensor], Tensor]
 """Parameters (P,) and points (M, ...) to one number."""
 View = Callable[[Tensor, Rng], Tensor]
 """Points to what a network is shown of them: the augmentation, or the points themselves."""
-
-
-@runtime_checkable
-class Composed(Protocol):
-    """An energy that is made of a network's outputs."""
-
-    @property
-    def has_kernels(self) -> bool: ...
-    def __call__(self, theta: Tensor, x: Tensor) -> Tensor: ...
-    def outputs(self, theta: Tensor, x: Tensor) -> Tensor: ...
-    def of(self, outputs: Tensor) -> Tensor: ...
 
 
 Objective = Callable[[Sequence[Tensor]], Tensor]
@@ -53,9 +40,7 @@ Objective = Callable[[Sequence[Tensor]], Tensor]
 
 @runtime_checkable
 class Drawn(Protocol):
-    """A view that keeps chance and change apart, as `DSA` does. The change is a pure function then,
-    which can be compiled.
-    """
+    """A view that keeps chance and change apart, as `DSA` does: the change is a pure function."""
 
     def draw(self, rng: Rng, num: int, device: torch.device | str) -> Any: ...
     def apply(self, x: Tensor, draw: Any) -> Tensor: ...
@@ -84,7 +69,7 @@ def descend(
     adds (0 draws nothing).
     """
     for number in range(num_steps):
-        theta = theta - step_size * gradient_of(energy)(theta, view(x, rng("view", number)))
+        theta = theta - step_size * autodiff.grad(energy)(theta, view(x, rng("view", number)))
         if noise > 0:
             theta = theta + noise * rng("noise", number).normal(
                 *theta.shape, device=theta.device, dtype=theta.dtype
@@ -105,9 +90,8 @@ def path(
     """Parameters before and after each of `num_steps` steps, (num_steps + 1) of them."""
     thetas = [theta]
     for number in range(num_steps):
-        thetas.append(
-            thetas[-1] - step_size * gradient_of(energy)(thetas[-1], view(x, rng("view", number)))
-        )
+        gradient = autodiff.grad(energy)(thetas[-1], view(x, rng("view", number)))
+        thetas.append(thetas[-1] - step_size * gradient)
     return thetas
 
 
@@ -115,19 +99,9 @@ def augment_vjp(view: View, x: Tensor, rng: Rng) -> tuple[Tensor, Callable[[Tens
     """What a network is shown of the points, and the way back from a gradient in that to one in the
     points.
     """
-    pull = compile_region(_pull)
-    if pull is _pull and is_eager():
-        with torch.enable_grad():
-            given = x.detach().requires_grad_()
-            shown = view(given, rng)
-        return shown.detach(), lambda gradient: torch.autograd.grad(
-            shown, given, gradient, materialize_grads=True
-        )[0]
-    if pull is _pull or not isinstance(view, Drawn):  # not compiled, one pass makes both
-        images, back = vjp(lambda x: view(x, rng), x)[:2]
-        return images, lambda gradient: back(gradient)[0]
-    draw = view.draw(rng, len(x), x.device)
-    return compile_region(view.apply)(x, draw), lambda gradient: pull(view, x, draw, gradient)
+    if not isinstance(view, Drawn):
+        return autodiff.vjp(lambda x: view(x, rng), x, pure=False)
+    return autodiff.vjp(view.apply, x, view.draw(rng, len(x), x.device))
 
 
 def differentiate(
@@ -173,14 +147,6 @@ def differentiate(
     return Pulled(pulled_x, pulled_size, value.detach())
 
 
-def _pull(view: Drawn, x: Tensor, draw: Any, gradient: Tensor) -> Tensor:
-    """A gradient in what is shown of x to one in x; the change itself, made here once more, leaves
-    no trace when this is compiled.
-    """
-    pulled: Tensor = vjp(lambda x: view.apply(x, draw), x)[1](gradient)[0]
-    return pulled
-
-
 def _walk_back(
     energy: Energy,
     view: View,
@@ -196,20 +162,7 @@ def _walk_back(
     adjoint = direct[-1]
     pulled_x, pulled_size = torch.zeros_like(x), torch.zeros_like(step_size)
 
-    def along(theta: Tensor, images: Tensor, adjoint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradient of s_t in theta and images, and s_t: how the gradient of the energy changes
-        along the adjoint.
-        """
-        here, change = jvp(
-            lambda theta: grad(energy, argnums=(0, 1))(theta, images), (theta,), (adjoint,)
-        )[:2]
-        return *change, (here[0] * adjoint).sum()
-
-    derive = compile_region(along)
-    if isinstance(energy, Composed) and energy.has_kernels:
-        derive = directional_grad(energy.outputs, energy.of)
-    elif derive is along and is_eager():
-        derive = slope_by_reverse_mode(energy)
+    derive = autodiff.directional_grad(energy)
     for number in reversed(range(len(thetas) - 1)):
         images, pull = augment_vjp(view, x, rng("view", number))
         in_theta, in_images, slope = derive(thetas[number], images, adjoint)

@@ -26,7 +26,7 @@ from pseudocore.report.figure import colours
 from pseudocore.report.gallery import Gallery, show
 from pseudocore.report.images import Image, charts, corruption_map, curves, is_finite, reliability
 from pseudocore.store.coreset_file import CORESET_FILE
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 Pairs = list[tuple[str, str]]
 Read = tuple[Run, dict[str, dict[str, Any]]]

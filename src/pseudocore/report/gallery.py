@@ -12,7 +12,7 @@ from pseudocore.core.types import Coreset
 from pseudocore.report import plots
 from pseudocore.report.figure import data_uri
 from pseudocore.report.images import Image
-from pseudocore.store import png
+from pseudocore.store.export import encode_png, to_uint8
 
 MAX_SHOWN = 100
 """Points of one coreset on a page; what is left out is said."""
@@ -119,14 +119,14 @@ def _notes(coreset: Coreset) -> list[str]:
 
 def _shelves(coreset: Coreset, shown: Sequence[int], classes: Sequence[str]) -> list[Shelf]:
     x = coreset.x[list(shown)]
-    pixels = png.to_uint8(x.float() / 255 if x.dtype == torch.uint8 else x)
+    pixels = to_uint8(x.float() / 255 if x.dtype == torch.uint8 else x)
     shelves: list[Shelf] = []
     for point, image in zip(shown, pixels, strict=True):
         words = [classes[point]]
         if coreset.indices is not None:
             words.append(f"training example {int(coreset.indices[point])}")
         words.append(f"weight {float(coreset.weight[point]):.3g}")
-        picture = Image(data_uri(png.encode(image), "image/png"), classes[point], " · ".join(words))
+        picture = Image(data_uri(encode_png(image), "image/png"), classes[point], " · ".join(words))
         if not shelves or shelves[-1].name != classes[point]:
             shelves.append(Shelf(classes[point], []))
         shelves[-1].pictures.append(picture)

@@ -12,7 +12,7 @@ from pseudocore.evaluation.metrics import Reliability
 from pseudocore.evaluation.tables import Row
 from pseudocore.report import plots
 from pseudocore.report.figure import data_uri
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 _MAX_CURVES = 4
 

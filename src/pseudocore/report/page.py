@@ -9,7 +9,7 @@ from pathlib import Path
 from pseudocore.report.content import gather
 from pseudocore.report.figure import missing_extra
 from pseudocore.store.files import StrPath, write_bytes
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 
 def render(runs: Sequence[Run], out: StrPath) -> Path:

@@ -8,7 +8,7 @@ itself: it hands states to a `Checkpoints` and numbers to `on_log`.
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,7 +17,18 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone, flatten, unflatten
 from pseudocore.core.types import Coreset, Iterative
-from pseudocore.runtime.steps import Compile, Step, StepRunner
+from pseudocore.runtime import Compile
+from pseudocore.runtime.draws import Step
+from pseudocore.runtime.steps import StepRunner
+
+
+@runtime_checkable
+class RepeatedPasses(Protocol):
+    """A method whose step passes through a network many times. That takes seconds to capture and
+    minutes to compile whole.
+    """
+
+    repeats_passes: ClassVar[bool]
 
 
 class Checkpoints(Protocol):
@@ -60,7 +71,7 @@ def run(method: Iterative, problem: Problem, *, seed: int, **options: Any) -> Ou
     are those of `drive`.
     """
     rng = Rng(seed)
-    options.setdefault("compile_regions", getattr(method, "compile_regions", False))
+    options.setdefault("repeats_passes", isinstance(method, RepeatedPasses))
     ending = drive(
         method.step,
         method.init(problem, rng("init")),
@@ -85,7 +96,7 @@ def drive(
     log_every: int = 10,
     check_every: int | None = None,
     compile: Compile = "auto",
-    compile_regions: bool = False,
+    repeats_passes: bool = False,
     on_log: Callable[[int, dict[str, float]], None] = lambda step, values: None,
     on_start: Callable[[int], None] = lambda step: None,
     on_step: Callable[[int, Any, Any], None] = lambda step, state, info: None,
@@ -96,8 +107,8 @@ def drive(
     `on_step` sees every state and info, always before a checkpoint that counts the step, in buffers
     that a captured step reuses: clone what is kept. `check_every` is how often the state is
     searched for NaN and inf; each search waits for the device, so it is every step on a CPU and
-    every 50 on a GPU unless told. `compile` and `compile_regions` are those of
-    `core.compile.StepRunner`.
+    every 50 on a GPU unless told. `compile` and `repeats_passes` are those of
+    `StepRunner`.
     """
     check_every = check_every or (1 if problem.device.type == "cpu" else 50)
     began, start = time.monotonic(), 0
@@ -105,7 +116,7 @@ def drive(
         start = saved[0]
         state = unflatten(state, saved[1])
     on_start(start)
-    step_once = StepRunner(step, problem, compile, num_steps, compile_regions=compile_regions)
+    step_once = StepRunner(step, problem, compile, num_steps, repeats_passes=repeats_passes)
     good, num_good = state, start  # the last state known to be finite
     last_save, last_saved_step = time.monotonic(), start
 

@@ -12,6 +12,8 @@ class TestMine(MethodConformance):
 problems and recorders that the checks use are here too. `docs/plugins.md` is the guide.
 """
 
+from pseudocore.testing.inferences import InferenceConformance, check_inference
+from pseudocore.testing.methods import MethodConformance, check_method
 from pseudocore.testing.problems import (
     MemoryCheckpoints,
     few_digits,
@@ -20,11 +22,19 @@ from pseudocore.testing.problems import (
     small_dataset,
     small_problem,
 )
+from pseudocore.testing.suite import emulate_capture, global_generators, scramble
 
 __all__ = [
+    "InferenceConformance",
     "MemoryCheckpoints",
+    "MethodConformance",
+    "check_inference",
+    "check_method",
+    "emulate_capture",
     "few_digits",
+    "global_generators",
     "raises",
+    "scramble",
     "small_coreset",
     "small_dataset",
     "small_problem",

@@ -29,12 +29,12 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import NeedsExperts
-from pseudocore.runtime.autodiff import value_and_grad
+from pseudocore.runtime import Compile, autodiff
+from pseudocore.runtime.execution import map_independent, parallel_passes
 from pseudocore.runtime.profiling import stage
-from pseudocore.runtime.steps import AT_ONCE, Compile, parallel_streams
 from pseudocore.store.expert_folder import ExpertFolder, Storage, traits
 from pseudocore.store.expert_shards import Kept, MappedExperts
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 from pseudocore.training.loop import TrainingLoop, TrainingState, epoch_of_several
 from pseudocore.training.losses import Loss, per_example
 from pseudocore.training.optimisers import decayed, sgd
@@ -98,7 +98,7 @@ class Trainer:
             problem,
             compile=compile,
             expected_steps=self._expected_steps,
-            compile_regions=problem.has_kernels,
+            repeats_passes=parallel_passes(problem) > 1,
         )
 
     def start(self, numbers: Sequence[int]) -> ExpertState:
@@ -151,8 +151,10 @@ class Trainer:
         if len(theta) > 1 and (problem.is_dense or not theta.is_cuda):
             gradient, value = vmap(grad_and_value(loss))(theta, x, y)
             return gradient, ExpertInfo(value)
-        calls = (partial(value_and_grad(loss), *one) for one in zip(theta, x, y, strict=True))
-        gradients, values = zip(*parallel_streams(calls), strict=True)
+        calls = (
+            partial(autodiff.value_and_grad(loss), *one) for one in zip(theta, x, y, strict=True)
+        )
+        values, gradients = zip(*map_independent(calls), strict=True)
         return torch.stack(gradients), ExpertInfo(torch.stack(values))
 
     def _optimiser(
@@ -172,11 +174,11 @@ def default_group(problem: Problem) -> int:
 
     Small dense networks leave a GPU idle: twenty at once train four times as many images a second.
     Batched convolutions are slower than plain ones there and on a CPU, where one expert after the
-    other is bit for bit reproducible besides; with custom kernels four run in parallel streams.
+    other is bit for bit reproducible besides; a GPU may pass some through at once.
     """
-    if problem.has_kernels:
-        return AT_ONCE
-    return 20 if problem.device.type == "cuda" and problem.is_dense else 1
+    if problem.device.type == "cuda" and problem.is_dense:
+        return 20
+    return parallel_passes(problem)
 
 
 class Resident:

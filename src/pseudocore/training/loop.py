@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.runtime.steps import Compile, StepRunner
+from pseudocore.runtime import Compile
+from pseudocore.runtime.steps import StepRunner
 
 Gradient = Callable[[Tensor, Tensor, Rng], tuple[Tensor, Any]]
 """Parameters, training indices of the batch and stream to the gradient and the step's info."""
@@ -46,13 +47,13 @@ class TrainingLoop:
         *,
         compile: Compile = "auto",
         expected_steps: Callable[[int], int] = lambda batch_size: 0,
-        compile_regions: bool = False,
+        repeats_passes: bool = False,
     ) -> None:
         self.runners: dict[torch.Size, StepRunner] = {}
         self._gradient, self._optimiser, self._problem = gradient, optimiser, problem
         self._compile: Compile = compile
         self._expected_steps = expected_steps
-        self._compile_regions = compile_regions
+        self._repeats_passes = repeats_passes
 
     def steps(
         self, state: TrainingState, batches: Iterable[tuple[Tensor | None, Rng]]
@@ -75,7 +76,7 @@ class TrainingLoop:
                 self._problem,
                 self._compile,
                 self._expected_steps(shape[-1]),
-                compile_regions=self._compile_regions,
+                repeats_passes=self._repeats_passes,
             )
         return self.runners[shape]
 

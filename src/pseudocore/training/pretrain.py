@@ -22,7 +22,7 @@ from pseudocore.core.config import Count, Fraction, NonNegative, Range
 from pseudocore.core.errors import DataError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
-from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.runtime import autodiff
 from pseudocore.runtime.profiling import stage
 from pseudocore.selection.last_layer_gradients import DIVERGED, LastLayer
 from pseudocore.training.loop import Optimiser, TrainingLoop, TrainingState, epoch_of_one
@@ -109,7 +109,7 @@ def pretrain(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
     def gradient(theta: Tensor, points: Tensor, rng: Rng) -> tuple[Tensor, PretrainInfo]:
         x, y = problem.batch(points)
         x = x if augment is None else augment(x, rng)
-        found, logits = gradient_of(loss, has_aux=True)(theta, x, y)
+        found, logits = autodiff.grad(loss, has_aux=True)(theta, x, y)
         return found, PretrainInfo(logits.argmax(1) == y)
 
     with stage("pretrain", problem.device):

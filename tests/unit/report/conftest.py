@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pseudocore.core.types import Coreset
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 MakeRun = Callable[..., Run]
 

@@ -9,7 +9,7 @@ import pytest
 from pseudocore import api
 from pseudocore.data import digits
 from pseudocore.report.page import render
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 
 @pytest.fixture

@@ -46,8 +46,8 @@ from pseudocore.objectives import multiformation as formation
 from pseudocore.objectives import trajectory, unroll
 from pseudocore.objectives.trajectory import Info, Settings, State
 from pseudocore.objectives.unroll import augment_vjp
-from pseudocore.runtime.autodiff import gradient_of
-from pseudocore.runtime.steps import compile_region, parallel_streams
+from pseudocore.runtime import autodiff
+from pseudocore.runtime.execution import map_independent, repeated
 
 
 @methods.register("bpc-rkl", kind="bayes", paper="Kim et al. 2022, arXiv 2210.06205")
@@ -127,8 +127,8 @@ def reverse_kl(
     """
     with torch.no_grad():
         above = [
-            compile_region(data, is_pass=True)(theta)
-            - scale * compile_region(points, is_pass=True)(theta, x).sum(-1)
+            repeated(data, through_network=True)(theta)
+            - scale * repeated(points, through_network=True)(theta, x).sum(-1)
             for theta in draws()
         ]
         excess = torch.cat([one.reshape(-1) for one in above])  # (S,)
@@ -142,8 +142,8 @@ def reverse_kl(
         for theta in draws():
             factor = centred[first : first + (len(theta) if theta.ndim == 2 else 1)]
             first += len(factor)
-            yield partial(gradient_of(weighted), x, theta, factor)
+            yield partial(autodiff.grad(weighted), x, theta, factor)
 
-    for slope in parallel_streams(slopes()):
+    for slope in map_independent(slopes()):
         gradient = gradient - slope / len(excess)
     return gradient, -excess.mean()

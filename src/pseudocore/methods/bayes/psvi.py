@@ -44,7 +44,7 @@ Deviations:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -112,6 +112,8 @@ class Info(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class PSVI:
     """Pseudo-points and weights by reverse KL, for logistic regression."""
+
+    uses_prior: ClassVar[bool] = True
 
     per_class: Count = 10
     """Pseudo-points per class."""

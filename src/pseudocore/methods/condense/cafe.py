@@ -54,6 +54,7 @@ from pseudocore.objectives import (
 )
 from pseudocore.objectives.class_matching import Settings, State
 from pseudocore.objectives.trajectory import Info
+from pseudocore.runtime import autodiff
 
 
 class Real(NamedTuple):
@@ -113,10 +114,10 @@ class CAFE(Settings):
                 real,
             )
 
-        gradient, value = classwise.mismatch(loss)(images.x)
+        value, gradient = autodiff.value_and_grad(loss, pure=False)(images.x)
         images, info = classwise.move(self, images, drawn, gradient, value)
         if self.max_age > 1:  # otherwise the network is gone after this step
-            x, y = formation.shown(images.x, images.y, factor=self.formation)
+            x, y = formation.decode(images.x, images.y, factor=self.formation)
             energy = trajectory.energy_on(problem, y)
             theta = unroll.descend(
                 energy,

@@ -146,17 +146,18 @@ def _step(
     drawn = classwise.draw(problem, theta, method.batch_size, rng("batch"))
 
     def against(real: Tensor, label: int) -> classwise.Mismatch:
-        target, _ = classwise.slope(problem, theta, real, label, drawn.statistics)
+        loss = classwise.ClassLoss(problem, label, drawn.statistics)
+        target, _ = classwise.slope(loss, theta, real)
 
         def compare(found: list[Tensor], layer: LastLayer) -> Tensor:
             return distance.between(method.distance, target, found)
 
-        return classwise.slope_mismatch(problem, theta, label, drawn.statistics, compare)
+        return classwise.slope_mismatch(loss, theta, compare)
 
     gradient, loss = classwise.match(method, problem, view, images.x, drawn, against, rng)
     images, info = classwise.move(method, images, drawn, gradient, loss)
     if method.max_age > 1:  # otherwise the network is gone after this step
-        x, y = formation.shown(images.x, images.y, factor=method.formation)
+        x, y = formation.decode(images.x, images.y, factor=method.formation)
         energy = trajectory.energy_on(problem, y)
         theta = unroll.descend(
             energy,

@@ -38,6 +38,7 @@ from pseudocore.objectives import trajectory
 from pseudocore.objectives.class_matching import Settings
 from pseudocore.objectives.initial import Initial
 from pseudocore.objectives.trajectory import Info, State
+from pseudocore.runtime import autodiff
 
 
 @methods.register("dm", kind="condense", paper="Zhao & Bilen 2023, arXiv 2110.04181")
@@ -66,9 +67,9 @@ class DM(Settings):
 
         def against(real: Tensor, label: int) -> classwise.Mismatch:
             target = centre(real)
-            return classwise.mismatch(
-                lambda own: (centre(own) - target).square().sum()
-            )  # the objective above
+            return autodiff.value_and_grad(  # of the objective above
+                lambda own: (centre(own) - target).square().sum(), pure=False
+            )
 
         gradient, loss = classwise.match(
             self, problem, trajectory.view_of(problem), state.x, drawn, against, rng

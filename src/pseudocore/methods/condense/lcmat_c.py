@@ -58,7 +58,7 @@ from pseudocore.objectives.class_matching import Settings
 from pseudocore.objectives.distances import Distance
 from pseudocore.objectives.initial import Initial
 from pseudocore.objectives.trajectory import Info
-from pseudocore.runtime.autodiff import gradient_of
+from pseudocore.runtime import autodiff
 from pseudocore.selection.last_layer_gradients import LastLayer, gradient_variance
 
 
@@ -109,20 +109,18 @@ class LCMatC(Settings):
         drawn = classwise.draw(problem, theta, self.batch_size, rng("batch"))
 
         def against(real: Tensor, label: int) -> classwise.Mismatch:
-            target, layer = classwise.slope(problem, theta, real, label, drawn.statistics)
+            loss = classwise.ClassLoss(problem, label, drawn.statistics)
+            target, layer = classwise.slope(loss, theta, real)
             spread = gradient_variance(layer)
 
             def compare(found: list[Tensor], layer: LastLayer) -> Tensor:
-                loss = distance.between(self.distance, target, found)
+                slopes = distance.between(self.distance, target, found)
                 if self.rho == 0:
-                    return loss
-                return (
-                    loss + 0.5 * self.rho * (spread - gradient_variance(layer)).abs().sum()
-                )  # Eq. (15)
+                    return slopes
+                curvatures = (spread - gradient_variance(layer)).abs().sum()
+                return slopes + 0.5 * self.rho * curvatures  # Eq. (15)
 
-            return classwise.slope_mismatch(
-                problem, theta, label, drawn.statistics, compare, by_layer=self.rho > 0
-            )
+            return classwise.slope_mismatch(loss, theta, compare, by_layer=self.rho > 0)
 
         gradient, loss = classwise.match(self, problem, view, state.images.x, drawn, against, rng)
         images, info = classwise.move(self, state.images, drawn, gradient, loss)
@@ -146,7 +144,7 @@ class LCMatC(Settings):
                     problem.num_train, self.inner_batch_size, device=problem.device
                 )
             )
-            slope = gradient_of(trajectory.energy_on(problem, y))(
+            slope = autodiff.grad(trajectory.energy_on(problem, y))(
                 theta, view(x, rng("augment", number))
             )
             velocity = self.inner_momentum * velocity + slope

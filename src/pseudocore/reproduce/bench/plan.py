@@ -28,8 +28,8 @@ from pseudocore.reproduce.bench.requests import (
 )
 from pseudocore.reproduce.bench.subprocess_runner import apart
 from pseudocore.reproduce.bench.workload import FULL, Workload, method_of
-from pseudocore.runtime.steps import Compile
-from pseudocore.store.manifest import hardware, now, versions
+from pseudocore.runtime import Compile
+from pseudocore.store.folders import hardware, now, versions
 
 FIRST = ("vbpc", "frepo", "bpc-fkl", "bpc-rkl", "bpc-w", "bpc-cd", "dm", "dsa", "lcmat-c")
 """Methods that others are compared with: timed before the rest, for which time may not be left."""

@@ -13,7 +13,7 @@ from pseudocore.reproduce.bench import baseline as plain
 from pseudocore.reproduce.bench import measure, tasks
 from pseudocore.reproduce.bench.measure import CountingModel, Timing, Work
 from pseudocore.reproduce.bench.workload import Workload
-from pseudocore.runtime.steps import Compile
+from pseudocore.runtime import Compile
 
 Way = Literal["ours", "eager", "plain"]
 """As asked by `compile`; our step with nothing captured or compiled; a plain loop of the same maths

@@ -32,7 +32,10 @@ from pseudocore.objectives.contrast import contrast
 from pseudocore.objectives.initial import initial_inputs
 from pseudocore.reproduce.bench import workload as workloads
 from pseudocore.reproduce.bench.workload import Workload
-from pseudocore.runtime.steps import Compile, Step, StepRunner
+from pseudocore.runtime import Compile
+from pseudocore.runtime.draws import Step
+from pseudocore.runtime.loop import RepeatedPasses
+from pseudocore.runtime.steps import StepRunner
 from pseudocore.training.experts import Trainer, Training
 
 NUM_INSIDE = 10
@@ -80,9 +83,9 @@ def make(name: str, problem: Problem, workload: Workload, compile: Compile) -> T
     if name in PARTS:
         return PARTS[name](problem, workload, compile)
     method = workloads.method_of(name, workload)
-    state, compile_regions = (
+    state, repeats_passes = (
         method.init(problem, Rng(0)("init")),
-        getattr(method, "compile_regions", False),
+        isinstance(method, RepeatedPasses),
     )
     return _stepping(
         problem,
@@ -90,7 +93,7 @@ def make(name: str, problem: Problem, workload: Workload, compile: Compile) -> T
         state,
         compile,
         num_steps=method.num_steps,
-        compile_regions=compile_regions,
+        repeats_passes=repeats_passes,
     )
 
 
@@ -102,12 +105,12 @@ def _stepping(
     *,
     num_inside: int = 1,
     num_steps: int = 0,
-    compile_regions: bool | None = None,
+    repeats_passes: bool | None = None,
 ) -> Task:
-    """Steps from `state`, compiled in pieces, unless told, if they do one thing several times."""
-    compile_regions = num_inside > 1 if compile_regions is None else compile_regions
+    """Steps from `state`, which repeat passes if they do one thing several times."""
+    repeats_passes = num_inside > 1 if repeats_passes is None else repeats_passes
     stepper, rng = (
-        StepRunner(step, problem, compile, num_steps, compile_regions=compile_regions),
+        StepRunner(step, problem, compile, num_steps, repeats_passes=repeats_passes),
         Rng(0),
     )
 

@@ -1,0 +1,75 @@
+"""Progress on standard error: a bar on a terminal and in a notebook, else a line now and then."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_SECONDS_BETWEEN_LINES = 30.0
+
+Advance = Callable[[int, Mapping[str, float]], None]
+"""Called with how much is done and numbers to show."""
+
+
+console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+"""Standard error; what is printed through it while a bar is drawn appears above the bar."""
+
+
+@contextmanager
+def progress(title: str, total: int, done: int = 0) -> Iterator[Advance]:
+    """Show how far a loop is.
+
+    Args:
+        title: What is under way.
+        total: Number of steps.
+        done: Steps done before. Defaults to none.
+
+    Returns:
+        A context whose value is called with the number of steps done and numbers to show.
+    """
+    if not (console.is_terminal or console.is_jupyter):
+        yield _lines(title, total)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}", style="dim", markup=False),
+    )
+    room = console.width - len(title) - 2 * len(str(total)) - 38  # what the other columns leave
+    with Progress(*columns, console=console, transient=True, disable=total == 0) as bar:
+        task = bar.add_task(title, total=total, completed=done, numbers="", rate="")
+
+        def advance(done: int, numbers: Mapping[str, float]) -> None:
+            speed = bar.tasks[0].speed
+            rate = f"{speed:.3g}/s" if speed else ""
+            bar.update(task, completed=done, rate=rate, numbers=_text(numbers, room))
+
+        yield advance
+
+
+def _lines(title: str, total: int) -> Advance:
+    last = time.monotonic()
+
+    def advance(done: int, numbers: Mapping[str, float]) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            console.print(f"{title}: {done}/{total}  {_text(numbers)}")
+
+    return advance
+
+
+def _text(numbers: Mapping[str, float], room: int = 1000) -> str:
+    """`loss 0.31  accuracy 0.9`, as many of them as there is room for."""
+    text = ""
+    for name, value in numbers.items():
+        longer = f"{text}  {name} {value:.3g}".lstrip()
+        if len(longer) > room:
+            break
+        text = longer
+    return text

@@ -1,0 +1,275 @@
+"""What every method owes its users."""
+
+import dataclasses
+import functools
+import tempfile
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pseudocore import api
+from pseudocore.assembly import Setup
+from pseudocore.core import config
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.tree import flatten, unflatten
+from pseudocore.core.types import Budgeted, Coreset, Iterative, Selector
+from pseudocore.runtime.loop import Outcome, run
+from pseudocore.store.coreset_file import load_coreset, save_coreset
+from pseudocore.store.files import decode_toml, encode_toml
+from pseudocore.testing.problems import PER_CLASS, MemoryCheckpoints, few_digits
+from pseudocore.testing.suite import (
+    Suite,
+    check,
+    emulate_capture,
+    global_generators,
+    needs,
+    refused,
+    scramble,
+)
+
+Lines = dict[int, dict[str, float]]
+"""Values logged, by step."""
+
+
+class MethodConformance(Suite):
+    """Checks of a registered method; subclass it in a test module and name the method.
+
+    ```python
+    class TestMine(MethodConformance):
+        method = Mine
+    ```
+    """
+
+    method: ClassVar[type[Any]]
+    """The method's class."""
+
+    registry = methods
+    kinds = ("select", "condense", "bayes")
+    small = {  # noqa: RUF012
+        "per_class": 2,
+        "num_steps": 6,  # enough to renew a pool of three networks of three steps each
+        "batch_size": 16,
+        "pool_size": 3,
+        "max_age": 3,
+        "max_start": 2,
+        "horizon": 1,
+        "num_experts": 2,
+        "num_inner_steps": 3,
+        "num_draws": 2,
+    }
+    beside = (api.reduce, Setup)
+
+    def test_same_seed_same_bits(self) -> None:
+        scramble(1)
+        before = global_generators()
+        first = self.reduce()
+        assert global_generators() == before, "the method used a global random generator"
+        scramble(2)
+        second = self.reduce()
+        assert bits(first) == bits(second), "the same seed gave another coreset"
+        assert first.provenance.get("posterior") == second.provenance.get("posterior")
+
+    def test_another_seed_another_coreset(self) -> None:
+        same = bits(self.reduce(seed=1)) == bits(self.reduced())
+        assert same == self.deterministic, (
+            f"deterministic = {self.deterministic}, but two seeds gave "
+            f"{'the same coreset' if same else 'two coresets'}"
+        )
+
+    @needs(Iterative)
+    def test_a_step_can_be_captured(self) -> None:
+        """Its draws are the same ones in every step, and it returns what a graph can keep."""
+        with emulate_capture() as captured:
+            coreset = self.reduce()
+        assert captured, "no step was taken"
+        assert bits(coreset) == bits(self.reduced()), "captured steps gave another coreset"
+
+    @needs(Iterative)
+    def test_it_resumes_bit_identically_at_every_step(self) -> None:
+        checkpoints, lines = MemoryCheckpoints(), Lines()
+        whole = self.run(lines, checkpoints=checkpoints, checkpoint_every=1)
+        assert checkpoints.steps == sorted(lines) == list(range(1, self.make().num_steps + 1))
+        for step, tensors in checkpoints.saved:
+            scramble(step)
+            later = Lines()
+            resumed = self.run(later, checkpoints=MemoryCheckpoints((step, tensors)))
+            assert bits(resumed.coreset) == bits(whole.coreset), f"it resumes otherwise at {step}"
+            assert resumed.coreset.provenance == whole.coreset.provenance
+            rest = {at: values for at, values in lines.items() if at > step}
+            assert later == rest, f"resumed at {step} it logs other values"
+
+    @needs(Iterative)
+    def test_interrupted_it_keeps_the_work_done(self) -> None:
+        """The interrupt comes at the worst moment: after the third step, before its line."""
+        checkpoints, lines = MemoryCheckpoints(), Lines()
+
+        def interrupt(step: int, values: dict[str, float]) -> None:
+            if step == 3:
+                raise KeyboardInterrupt
+            lines[step] = values
+
+        stopped = self.run(checkpoints=checkpoints, on_log=interrupt)
+        assert stopped.status == "interrupted"
+        assert stopped.num_steps in (2, 3)
+        assert stopped.coreset.x.isfinite().all(), "interrupted it left points that are not finite"
+        finished = self.run(lines, checkpoints=checkpoints).coreset
+        assert bits(finished) == bits(self.run().coreset), "interrupted it ended elsewhere"
+        assert bits(finished) != bits(stopped.coreset), "its last steps changed nothing"
+        assert sorted(lines) == list(range(1, self.make().num_steps + 1)), "a logged line was lost"
+
+    @needs(Iterative)
+    def test_diverging_it_keeps_the_last_finite_step(self) -> None:
+        method = self.make()
+
+        def step(problem: Problem, state: Any, rng: Rng) -> tuple[Any, Any]:
+            state, info = method.step(problem, state, rng)
+            if rng != Rng(0)("step", 2):
+                return state, info
+            parts = flatten(state)
+            floats = {name: part for name, part in parts.items() if part.is_floating_point()}
+            nans = {name: torch.full_like(part, torch.nan) for name, part in floats.items()}
+            return unflatten(state, {**parts, **nans}), info
+
+        fields = {"init": method.init, "step": step, "coreset": method.coreset}
+        outcome = self.run(method=SimpleNamespace(num_steps=method.num_steps, **fields))
+        assert (outcome.status, outcome.num_steps) == ("diverged", 2), outcome.reason
+        before = self.run(method=SimpleNamespace(num_steps=2, **fields))
+        assert bits(outcome.coreset) == bits(before.coreset), "it kept another step"
+
+    @needs(Iterative)
+    def test_every_step_logs_finite_numbers(self) -> None:
+        lines = Lines()
+        self.run(lines)
+        for step, values in lines.items():
+            assert values, f"step {step} logged nothing"
+            for name, value in values.items():
+                finite = type(value) is float and abs(value) < float("inf")
+                assert finite, f"step {step} logged {name} = {value!r}"
+
+    @needs(Budgeted)
+    def test_budget_and_class_balance(self) -> None:
+        data = few_digits()
+        for per_class in (1, 3):
+            coreset = self.reduce(per_class=per_class)
+            counts = torch.bincount(coreset.labels, minlength=data.num_classes).tolist()
+            assert counts == [per_class] * data.num_classes, f"per_class = {per_class}: {counts}"
+            assert coreset.x.shape[1:] == data.shape, f"points have shape {coreset.x.shape[1:]}"
+
+    @needs(Budgeted)
+    def test_more_points_than_a_class_has_are_refused(self) -> None:
+        with refused(f"class 0 of 'few-digits' has only {PER_CLASS}"):
+            self.reduce(per_class=PER_CLASS + 1)
+
+    def test_the_problem_is_left_as_it_was(self) -> None:
+        problem = self.problem()
+        fitted = [value for value in vars(problem.preprocess).values() if isinstance(value, Tensor)]
+        data = (*problem.data.train, *problem.data.test, problem.train_x, problem.train_y)
+        held = [*data, *problem.class_indices, *fitted]
+        before = [tensor.clone() for tensor in held]
+        self.reduce(problem)
+        assert all(map(torch.equal, before, held)), "the method wrote to the problem"
+
+    def test_float64(self) -> None:
+        coreset = self.reduce(self.problem(dtype=torch.float64))
+        for tensor in (coreset.x, coreset.weight, coreset.y):
+            if tensor.is_floating_point():
+                assert tensor.dtype == torch.float64, f"a float64 problem gave {tensor.dtype}"
+                assert tensor.isfinite().all(), "a part of the coreset is not finite"
+
+    def test_networks_with_norms(self) -> None:
+        for norm in ("instance", "batch"):
+            coreset, again = (self.reduce(self.problem(norm=norm)) for _ in range(2))
+            assert coreset.x.isfinite().all(), f"points under {norm} norm are not finite"
+            assert bits(coreset) == bits(again), f"one seed gave two coresets under {norm} norm"
+
+    @needs(Selector)
+    def test_indices_point_at_the_selected_examples(self) -> None:
+        problem, coreset = self.problem(), self.reduced()
+        assert coreset.indices is not None, "a selector's coreset must have indices"
+        assert len(torch.unique(coreset.indices)) == len(coreset), "an example was selected twice"
+        x, y = (part[coreset.indices] for part in problem.data.train)
+        assert torch.equal(coreset.y, y), "labels are not those of the selected examples"
+        assert torch.equal(coreset.x, x.float() / 255), "points are not the selected examples"
+        assert torch.equal(problem.inputs(coreset.x), problem.batch(coreset.indices)[0])
+
+    def test_saved_and_loaded_it_is_the_same(self) -> None:
+        coreset = self.reduced()
+        with tempfile.TemporaryDirectory() as folder:
+            save_coreset(f"{folder}/coreset.safetensors", coreset)
+            loaded = load_coreset(folder)
+        assert bits(loaded) == bits(coreset), "saving and loading changed the coreset"
+        assert loaded.provenance == coreset.provenance
+
+    def test_its_run_survives_toml(self) -> None:
+        setup = Setup(data="digits", model="mlp", width=8)
+        reduction = api.Reduction(self.make(), setup, 7, {"inference": "sgd", "num_steps": 3})
+        table = decode_toml(encode_toml(reduction.to_config()))
+        assert api.Reduction.from_config(table) == reduction
+        assert api.Reduction.from_config(table).to_config() == reduction.to_config()
+
+    def test_provenance_is_enough_to_make_it_again(self) -> None:
+        problem = self.problem()
+        coreset = self.reduce(problem, seed=3)
+        table = {name: coreset.provenance[name] for name in ("method", "seed", "setup", "options")}
+        again = api.run_reduction(api.Reduction.from_config(table), problem).coreset
+        assert bits(again) == bits(coreset), "the provenance made another coreset"
+        assert coreset.provenance["data_fingerprint"] == problem.data.fingerprint
+
+    def test_it_is_a_value(self) -> None:
+        """Frozen, equal by its fields, usable as a key."""
+        one, other = self.make(), self.make()
+        assert (one, hash(one)) == (other, hash(other))
+        for option in config.options(self.method):
+            try:
+                setattr(one, option.name, option.default)
+            except dataclasses.FrozenInstanceError:
+                continue
+            raise AssertionError("the method's dataclass must be frozen")
+
+    def problem(self, **changes: Any) -> Problem:
+        return super().problem(experts=True, **changes)
+
+    def reduce(self, problem: Problem | None = None, *, seed: int = 0, **changes: Any) -> Coreset:
+        """The method's coreset, as `pseudocore.reduce` makes it."""
+        reduction = api.Reduction(self.make(**changes), Setup(data=few_digits().name), seed)
+        outcome = api.run_reduction(reduction, problem or self.problem())
+        assert outcome.status == "finished", f"the run {outcome.status}: {outcome.reason}"
+        return outcome.coreset
+
+    @classmethod
+    @functools.cache
+    def reduced(cls) -> Coreset:
+        """The coreset of seed 0, made once."""
+        return cls().reduce()
+
+    def run(self, lines: Lines | None = None, *, method: Any = None, **options: Any) -> Outcome:
+        """The loop alone, every step of which adds its values to `lines`."""
+        options = {"on_log": ({} if lines is None else lines).__setitem__, **options}
+        return run(method or self.make(), self.problem(), seed=0, log_every=1, **options)
+
+
+def check_method(method: type[Any], **attributes: Any) -> None:
+    """Run every check of `MethodConformance` on a method.
+
+    Args:
+        method: A registered method's class.
+        attributes: Attributes of `MethodConformance`: `options`, `model`, `deterministic`.
+
+    Raises:
+        AssertionError: with a sentence for each check that failed.
+    """
+    check(MethodConformance, method, attributes)
+
+
+def bits(coreset: Coreset) -> dict[str, Any]:
+    """The tensors of a coreset, comparable bit for bit, types and shapes included."""
+    parts = {name: getattr(coreset, name) for name in ("x", "y", "weight", "indices")}
+    return {
+        name: (part.dtype, part.shape, part.numpy().tobytes())
+        for name, part in parts.items()
+        if part is not None
+    }

@@ -1,0 +1,173 @@
+"""What both suites have: the choice of checks, runs without pytest, checks of the documentation, and
+captured steps on a CPU.
+"""
+
+import inspect
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from pseudocore.core import config
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import Registry
+from pseudocore.core.rng import Rng
+from pseudocore.core.tree import clone, flatten
+from pseudocore.runtime.draws import record
+from pseudocore.runtime.steps import StepRunner
+from pseudocore.store.files import decode_toml, encode_toml
+from pseudocore.testing.problems import ModelFactory, small_problem
+
+Check = TypeVar("Check", bound=Callable[..., None])
+
+
+def needs(capability: type) -> Callable[[Check], Check]:
+    """Mark a check for instances of a runtime-checkable protocol."""
+
+    def mark(check: Check) -> Check:
+        check.needs = capability  # type: ignore[attr-defined]
+        return check
+
+    return mark
+
+
+class Suite:
+    """Checks, as methods `test_*`, of a registered class; those marked with a capability that it
+    lacks are removed.
+    """
+
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Values of its fields, beside those of `small`."""
+    model: ClassVar[ModelFactory | None] = None
+    """The network to run it under. Defaults to a small convolutional one."""
+    deterministic: ClassVar[bool] = False
+    """Whether another seed gives the same result."""
+
+    registry: ClassVar[Registry]
+    """Where it is registered; the registry's noun is the attribute that holds the class."""
+    kinds: ClassVar[tuple[str, ...]] = ()
+    """Kinds to register under. Defaults to any."""
+    small: ClassVar[Mapping[str, Any]]
+    """Values that make a run small, for the fields it has."""
+    beside: ClassVar[tuple[Callable[..., Any], ...]]
+    """Callables that take its fields beside arguments of their own."""
+
+    def __init_subclass__(cls) -> None:
+        if "registry" in vars(cls):
+            return
+        instance = cls.make()
+        for name in cls.checks():
+            if not isinstance(instance, getattr(getattr(cls, name), "needs", object)):
+                setattr(cls, name, None)
+
+    @classmethod
+    def checks(cls) -> list[str]:
+        return [name for name in dir(cls) if name.startswith("test_") and getattr(cls, name)]
+
+    @classmethod
+    def made(cls) -> type[Any]:
+        """The class under test."""
+        made: type[Any] = getattr(cls, cls.registry.noun)
+        return made
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """Its fields."""
+        return {option.name for option in config.options(cls.made())}
+
+    @classmethod
+    def make(cls, **changes: Any) -> Any:
+        """A small instance of it."""
+        small = {name: value for name, value in cls.small.items() if name in cls.names()}
+        return config.build(cls.made(), {**small, **cls.options, **changes})
+
+    def problem(self, **changes: Any) -> Problem:
+        return small_problem(**{"model": self.model, **changes})
+
+    def test_it_is_documented(self) -> None:
+        """A kind, a summary, and the paper's first author and year in the module's docstring."""
+        entry = self.registry[self.registry.name_of(self.make())]
+        assert entry.kind in (self.kinds or {entry.kind} - {""}), f"unknown kind {entry.kind!r}"
+        assert entry.summary, "the class has no docstring"
+        page = sys.modules[entry.make.__module__].__doc__ or ""
+        assert len(page) > 50, f"the docstring of {entry.make.__module__} is too short"
+        if years := re.findall(r"\b(?:19|20)\d\d\b", entry.paper):
+            author, identifier = re.findall(r"\w+", entry.paper)[0], entry.paper.split()[-1]
+            assert author in page, f"the module's docstring does not name {author}"
+            assert years[0] in page or identifier in page, f"it does not cite {entry.paper}"
+
+    def test_every_option_has_a_help(self) -> None:
+        missing = [option.name for option in config.options(self.made()) if not option.help]
+        assert not missing, f"no docstring under {', '.join(missing)}"
+
+    def test_no_option_hides_another(self) -> None:
+        taken = {name for one in self.beside for name in inspect.signature(one).parameters}
+        hidden = taken & self.names()
+        assert not hidden, f"{', '.join(hidden)} is already an argument"
+
+    def test_its_configuration_survives_toml(self) -> None:
+        table = decode_toml(encode_toml(config.to_dict(self.make())))
+        assert config.build(self.made(), table) == self.make()
+
+
+def check(suite: type[Suite], made: type[Any], attributes: Mapping[str, Any]) -> None:
+    """Run every check of a suite on a class; raises one AssertionError that names all failures."""
+    one: Any = type(made.__name__, (suite,), {suite.registry.noun: made, **attributes})
+    failures = []
+    for name in one.checks():
+        try:
+            getattr(one(), name)()
+        except Exception as error:
+            words = name.removeprefix("test_").replace("_", " ")
+            failures.append(f"{words}: {error or type(error).__name__}")
+    assert not failures, "\n".join(failures)
+
+
+@contextmanager
+def refused(words: str) -> Iterator[None]:
+    """Check that the block raises a ConfigError whose sentence holds these words."""
+    try:
+        yield
+    except ConfigError as error:
+        if words not in str(error):
+            raise AssertionError(f"{error}; it should say: {words}") from error
+    else:
+        raise AssertionError(f"it was not refused with: {words}")
+
+
+def scramble(seed: int) -> None:
+    """Put every global generator into another state."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  the legacy generator is the global one
+    random.seed(seed)
+
+
+def global_generators() -> list[Any]:
+    """The state of every global generator, comparable."""
+    legacy: Any = np.random.get_state()  # noqa: NPY002
+    return [torch.get_rng_state().tolist(), legacy[1].tolist(), legacy[2:], random.getstate()]
+
+
+@contextmanager
+def emulate_capture() -> Iterator[dict[StepRunner, Any]]:
+    """Take every step as a captured CUDA graph does, without a GPU: with the draws that a first
+    step has made, from a state that is copied. Yields what each runner recorded.
+    """
+    recorded: dict[StepRunner, Any] = {}
+
+    def replay(runner: StepRunner, state: Any, rng: Rng) -> tuple[Any, Any]:
+        if runner not in recorded:
+            recorded[runner] = record(runner.step, runner.problem, state, rng)
+        after, info = recorded[runner].step(clone(state), recorded[runner].draws(rng))
+        assert flatten(after).keys() == flatten(state).keys(), "a state lost or gained a part"
+        return after, info
+
+    with patch.object(StepRunner, "__call__", replay):
+        yield recorded
