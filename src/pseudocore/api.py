@@ -13,8 +13,8 @@ from pseudocore.assembly import (
     build,
     build_problem,
     check_data,
+    ignored_fields,
     provenance_table,
-    setup_fields,
 )
 from pseudocore.assembly import Reduction as Reduction
 from pseudocore.core import config
@@ -281,7 +281,8 @@ def _reduction(
     described, network = custom.described(model)
     if not isinstance(method, str):
         _check_method(method)
-    fields = setup_fields(methods[method].make if isinstance(method, str) else method)
+    ignored = ignored_fields(methods[method].make if isinstance(method, str) else method)
+    fields = {option.name for option in config.options(Setup)}.difference(ignored)
     setup = {name: value for name, value in options.items() if name in fields} | described
     own = {name: value for name, value in options.items() if name not in fields}
     if data is not None:

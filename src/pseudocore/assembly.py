@@ -71,11 +71,9 @@ class Setup:
     """
 
 
-def setup_fields(method: Any) -> list[str]:
-    """The fields of `Setup` that make a difference to a method, given as a class or an instance."""
-    uses_prior = isinstance(method, UsesPrior)
-    names = [option.name for option in config.options(Setup)]
-    return [name for name in names if uses_prior or name != "prior_scale"]
+def ignored_fields(method: Any) -> list[str]:
+    """Fields of `Setup` without effect on a method, given as a class or an instance."""
+    return [] if isinstance(method, UsesPrior) else ["prior_scale"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,8 @@ class Reduction:
 
 
 def check_tables(table: Mapping[str, Any], *, what: str = "a configuration") -> None:
-    """Refuse unknown entries and entries of the wrong kind."""
+    """Refuse unknown entries and entries of the wrong kind, with all else that is wrong."""
+    sound: dict[str, Any] = {}
     problems = []
     for name, value in table.items():
         kind = _KINDS.get(name)
@@ -118,11 +117,13 @@ def check_tables(table: Mapping[str, Any], *, what: str = "a configuration") -> 
             problems.append(f"unknown entry {name!r}{did_you_mean(name, _KINDS)}")
         elif not isinstance(value, _TYPES[kind]) or isinstance(value, bool):
             problems.append(f"{name} = {value!r} is not {kind}")
+        else:
+            sound[name] = value
     if problems:
+        problems[-1] += f" (there are {', '.join(_KINDS)})"
+        problems += _build_all(sound)[1]
         raise ConfigError(
-            f"{what}: {'; '.join(problems)} (there are {', '.join(_KINDS)})",
-            code="invalid-configuration",
-            problems=problems,
+            f"{what}: {'; '.join(problems)}", code="invalid-configuration", problems=problems
         )
 
 
