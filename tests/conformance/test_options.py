@@ -3,16 +3,21 @@ result, given what the field needs.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pseudocore
+from pseudocore.assembly import Setup, ignored_fields
 from pseudocore.core import config
 from pseudocore.core.registry import Entry, inferences, methods
 from pseudocore.data import DSA
+from pseudocore.inference.sgd import SGD
 from pseudocore.models.dense import Linear
 from pseudocore.selection import facility
-from pseudocore.testing import Effect, InferenceConformance, MethodConformance
+from pseudocore.testing import Effect, InferenceConformance, MethodConformance, few_digits
+from pseudocore.testing.methods import bits
 
 AUGMENTED = {"augment": DSA(strategy="crop_scale")}
 TRAINED = {"experts": False}
@@ -50,6 +55,7 @@ NETWORK = {
     for effect in [FIELDS.get(name, Effect())]
     if isinstance(effect, Effect)
 }
+POOL = {name: Effect({"num_steps": 6, "max_age": 3}) for name in ("pool_size", "max_age")}
 CHAIN = {"step_size": Effect(other=1e-3)}
 OF: dict[str, Mapping[str, Effect | str]] = {
     "a-sghmc": CHAIN,
@@ -57,9 +63,10 @@ OF: dict[str, Mapping[str, Effect | str]] = {
     "glister": {"step_size": Effect(other=10.0)},
     "glister-val": {"step_size": Effect(other=10.0)},
     "herding": NETWORK,
+    "frepo": POOL,
     "hmc": {
         "mismatched_momentum": Effect({"momentum_scale": 2.0}),
-        "target_accept": Effect({"num_burn": 10}),
+        "target_accept": Effect({"num_burn": 10, "step_size": 1e-3}),
     },
     "k-center": NETWORK,
     "kip": {
@@ -67,15 +74,17 @@ OF: dict[str, Mapping[str, Effect | str]] = {
         "kernel_depth": Effect({"kernel": "ntk"}),
     },
     "laplace": {"num_draws": Effect({"predictive": "mc"})},
+    "ld-rr": POOL,
     "lcmat-s": {"rho": Effect(other=5.0)},
     "mtt": {"num_experts": Effect({"image_lr": 1.0, "inner_lr_lr": 0.0}, TRAINED)},
     "psvi": {
         "batch_size": Effect({"covariance": "draws"}),
         "num_draws": Effect({"covariance": "draws"}),
     },
-    "sgd": {"num_moments": "it is a number for evaluate --published, tested below"},
+    "sgd": {"num_moments": "predictions stay; evaluate --published reports another number"},
     "sghmc": CHAIN,
     "sgld": CHAIN,
+    "vbpc": POOL,
 }
 """What fields of one method or inference need."""
 
@@ -95,6 +104,66 @@ every_entry = pytest.mark.parametrize(
 
 
 @every_entry
-def test_of_methods_and_inferences(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facility, "ENTRIES", 8**2)
+def test_of_a_method_or_inference(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facility, "ENTRIES", 8**2)  # larger groups are subsampled unless `exact`
     suite_of(entry)().test_every_option_has_an_effect()
+
+
+def test_moments_of_sgd_change_the_published_metrics() -> None:
+    run = pseudocore.reduce("uniform", few_digits(), per_class=1, model="mlp", width=4)
+    one, other = (
+        pseudocore.evaluate(
+            run, inference=SGD(num_steps=4, num_moments=num), seeds=1, published=True
+        )
+        for num in (None, 4)
+    )
+    assert one.metrics != other.metrics
+
+
+SETUP: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "data": ("uniform", {"model": "linear"}, "moons"),
+    "model": ("dm", {}, "convnet-wide"),
+    "width": ("dm", {}, 8),
+    "depth": ("dm", {}, 1),
+    "norm": ("dm", {}, "none"),
+    "init": ("dm", {}, "he"),
+    "preprocess": ("dm", {}, "none"),
+    "augment": ("dm", {}, "crop"),
+    "siamese": ("dm", {"augment": "crop"}, False),
+    "prior_scale": ("psvi", {"model": "linear"}, 2.0),
+    "experts": ("bpc-rkl", {"max_start": 1, "num_experts": 1, "num_draws": 2}, "EXPERTS"),
+}
+"""A method that shows the effect of a field of the setup, what it needs, and another value."""
+
+
+@pytest.mark.parametrize("field", SETUP)
+def test_of_the_setup(field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, needed, other = SETUP[field]
+    wide = {} if "model" in needed else {"width": 4}
+    given = {"per_class": 1, "num_steps": 2, "data": few_digits(), **wide, **needed}
+    if name == "uniform":
+        del given["num_steps"]
+    if field == "experts":
+        pseudocore.train_experts(few_digits(), out=other, num=2, epochs=2, **wide)
+    one, two = (pseudocore.reduce(name, **options) for options in (given, {**given, field: other}))
+    assert bits(one.coreset) != bits(two.coreset)
+
+
+def test_every_field_of_the_setup_is_tested() -> None:
+    """All but the precision: a CPU always computes in float32."""
+    assert {option.name for option in config.options(Setup)} == {*SETUP, "precision"}
+
+
+def test_only_methods_with_a_prior_have_its_scale() -> None:
+    assert [e.name for e in methods if "prior_scale" not in ignored_fields(e.make)] == ["psvi"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_precision_counts_on_a_gpu(precision: str) -> None:
+    one, two = (
+        pseudocore.reduce("dm", few_digits(), per_class=1, num_steps=2, precision=precision)
+        for precision in ("float32", precision)
+    )
+    assert bits(one.coreset) != bits(two.coreset)
