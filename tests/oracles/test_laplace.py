@@ -14,8 +14,8 @@ from pseudocore.core.errors import RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.data import logistic
 from pseudocore.data import preprocessing as whiten
-from pseudocore.data.toys import logistic
 from pseudocore.inference import density
 from pseudocore.inference.hmc import HMC
 from pseudocore.inference.laplace import Laplace, logit_covariance

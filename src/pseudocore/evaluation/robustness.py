@@ -15,7 +15,7 @@ from torch import Tensor
 from pseudocore.core.errors import DataError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples, Predict
-from pseudocore.data.corruptions.corrupt import CORRUPTIONS, corrupt, official
+from pseudocore.data.corruptions import CORRUPTIONS, corrupt, official
 from pseudocore.evaluation.metrics import Metrics, measure
 from pseudocore.evaluation.ood import detect, entropy
 

@@ -9,7 +9,7 @@ from pseudocore.core.errors import DataError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.data import digits, moons
-from pseudocore.data.corruptions.corrupt import corrupt
+from pseudocore.data.corruptions import corrupt
 from pseudocore.evaluation.published_metrics import batch_mean_nll, batchwise_ece, published_scores
 from pseudocore.evaluation.robustness import (
     corrupted_scores,
