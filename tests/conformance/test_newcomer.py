@@ -91,6 +91,7 @@ FAULTS = {
     "float64": ("len(state.y), dtype=state.x.dtype", "len(state.y)"),
     "it_is_a_value": ("frozen=True, ", ""),
     "every_option_has_a_help": ('    """Points per class."""\n', ""),
+    "every_option_has_an_effect": ("lr: Positive", "unused: Positive = 1\n    lr: Positive"),
     "no_option_hides_another": ("lr: Positive", "width: Count = 1\n    lr: Positive"),
     "it_is_documented": ("(Gretton et al. 2012, ", "("),
 }

@@ -345,11 +345,11 @@ class PredictsByDraw(Protocol):
 
 
 @runtime_checkable
-class HasChoices(Protocol):
-    """A `Predict` some of whose settings were chosen while fitting."""
+class SelectsSettings(Protocol):
+    """A `Predict` some of whose settings were selected on training data."""
 
     @property
-    def chosen(self) -> Mapping[str, float]: ...
+    def selected_settings(self) -> Mapping[str, float]: ...
 
 
 @runtime_checkable

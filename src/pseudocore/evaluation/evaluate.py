@@ -4,14 +4,13 @@ numbers behind the report's figures.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Dataset, HasChoices, Inference, Predict
+from pseudocore.core.types import Coreset, Dataset, Inference, Predict, SelectsSettings
 from pseudocore.evaluation.landscape import Points, along
 from pseudocore.evaluation.metrics import Metrics, Spread, in_batches, measure, spreads
 from pseudocore.evaluation.names import DETAILS, format_metric, metric_title
@@ -24,10 +23,9 @@ from pseudocore.evaluation.robustness import (
 )
 from pseudocore.evaluation.spectrum import spectrum
 from pseudocore.inference.diagnostics import Diagnosis, diagnose, of_all_seeds
-from pseudocore.inference.draws import Draws
+from pseudocore.inference.draws import traces
 from pseudocore.inference.predict import Predictive
 from pseudocore.inference.sgd import SGD
-from pseudocore.inference.traces import traces
 from pseudocore.runtime.profiling import stage
 
 NUM_IMAGES = 1000
@@ -192,16 +190,18 @@ def _one(
                 more |= _mean_scores(list(by_corruption.values()))
             if extras.ood is not None:
                 more |= ood_scores(predict, problem.data, extras.ood, extras.num_robust)
-    chosen: Mapping[str, float] = predict.chosen if isinstance(predict, HasChoices) else {}
+    chosen: Mapping[str, float] = (
+        predict.selected_settings if isinstance(predict, SelectsSettings) else {}
+    )
     return _Seed(metrics, more, by_corruption, *_chains(predict), chosen)
 
 
 def _chains(predict: Predict) -> tuple[Diagnosis | None, dict[str, Any]]:
-    """Diagnosis and traces of chains; an ensemble's draws are a tensor and no chain."""
-    if not isinstance(predict, Predictive) or isinstance(predict.draws, Tensor):
+    """Diagnosis and traces of chains; those of an ensemble are no chain."""
+    if not isinstance(predict, Predictive) or predict.chains is None:
         return None, {}
     with stage("diagnose", predict.problem.device):
-        return diagnose(predict), traces(cast(Draws, predict.draws))
+        return diagnose(predict), traces(predict.chains)
 
 
 def _mean_scores(found: Sequence[Metrics]) -> dict[str, float]:
