@@ -12,7 +12,7 @@ from pseudocore.core import config
 from pseudocore.reproduce.bench import formatting as lines
 from pseudocore.reproduce.bench import plan, tasks
 from pseudocore.reproduce.bench.workload import SIZES, device_of
-from pseudocore.store import strict_json
+from pseudocore.store.files import decode_json, write_json
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = device_of(arguments.device)
     size = arguments.size or ("full" if device == "cuda" else "small")
-    changes = {name: strict_json.decode(value) if value[:1].isdigit() or value in ("true", "false") else value
+    changes = {name: decode_json(value) if value[:1].isdigit() or value in ("true", "false") else value
                for name, _, value in (pair.partition("=") for pair in arguments.set)}  # fmt: skip
     workload = config.build(
         type(SIZES[size]), {**config.to_dict(SIZES[size]), **changes}, what="workload"
@@ -68,7 +68,7 @@ def main() -> None:
     )
     print(*lines.closing(document), sep="\n")
     if arguments.out is not None:
-        strict_json.write(arguments.out, document)
+        write_json(arguments.out, document)
 
 
 if __name__ == "__main__":

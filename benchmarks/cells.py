@@ -22,8 +22,8 @@ from pseudocore.evaluation.robustness import in_batches
 from pseudocore.inference.choose import held_out
 from pseudocore.inference.diagnostics import diagnose
 from pseudocore.inference.predict import Predictive
-from pseudocore.store import strict_json
-from pseudocore.store.manifest import hardware, versions
+from pseudocore.store.files import read_json, write_json
+from pseudocore.store.folders import hardware, versions
 
 Cell = dict[str, Any]
 USUAL = ("accuracy", "nll", "ece", "brier", "adaptive_ece", "classwise_ece")
@@ -72,7 +72,7 @@ def coresets(arguments: argparse.Namespace) -> Iterator[tuple[str, Coreset]]:
             seed=arguments.seed,
             device=arguments.device,
             **setup,
-        )
+        ).coreset
         yield f"uniform-{made.provenance['setup']['data']}-ipc{ipc}-seed{arguments.seed}", made
 
 
@@ -96,7 +96,7 @@ def fill(
     """Run the jobs whose cells `path` does not hold yet, as long as there is time, and write the
     record after each.
     """
-    record = strict_json.read(path) if path.exists() else {**about, "cells": []}
+    record = read_json(path) if path.exists() else {**about, "cells": []}
     record |= {"date": str(date.today()), "hardware": hardware(), "versions": versions()}
     known = [json.dumps(cell["key"], sort_keys=True) for cell in record["cells"]]
     began, longest = time.monotonic(), 0.0
@@ -114,7 +114,7 @@ def fill(
         spent = time.monotonic() - start
         longest = max(longest, spent)
         record["cells"].append({"key": key, **result, "seconds": round(spent, 2)})
-        strict_json.write(path, record)
+        write_json(path, record)
         print(path.stem, *key.values(), in_short(result), f"{spent:.1f} s", flush=True)
     return record
 

@@ -19,8 +19,8 @@ from cells import words
 from pseudocore import api
 from pseudocore.data import load
 from pseudocore.reproduce.continual import Stage, continual
-from pseudocore.store import strict_json
-from pseudocore.store.manifest import hardware, versions
+from pseudocore.store.files import write_json
+from pseudocore.store.folders import hardware, versions
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def run(method: str, arguments: argparse.Namespace) -> None:
         "stages": [stage._asdict() for stage in stages], "seconds": round(time.monotonic() - began, 1),
         "date": str(date.today()), "commit": arguments.commit, "hardware": hardware(), "versions": versions(),
     }  # fmt: skip
-    strict_json.write(
+    write_json(
         arguments.out / f"continual-{arguments.data}-{method}-ipc{arguments.ipc}.json", record
     )
 

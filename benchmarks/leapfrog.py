@@ -32,7 +32,7 @@ from pseudocore.inference import density
 from pseudocore.inference.hmc import HMC
 from pseudocore.models.convnet import ConvNet
 from pseudocore.runtime.steps import StepRunner
-from pseudocore.store.manifest import hardware, versions
+from pseudocore.store.folders import hardware, versions
 
 STEP_SIZE, PRIOR_SCALE = 1e-4, 1.0
 

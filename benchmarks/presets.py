@@ -21,7 +21,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.types import Examples
 from pseudocore.data import load
 from pseudocore.store.coreset_file import save_coreset
-from pseudocore.store.manifest import hardware, versions
+from pseudocore.store.folders import hardware, versions
 
 
 def main() -> None:
@@ -95,7 +95,7 @@ def run(name: str, changes: dict[str, object], arguments: argparse.Namespace) ->
         "peak_memory_mib": torch.cuda.max_memory_allocated() // 2**20
         if torch.cuda.is_available()
         else None,
-        "evaluation": result,
+        "evaluation": result.to_dict(),
         "learned": outcome.coreset.provenance.get("posterior"),
         "date": str(date.today()),
         "commit": arguments.commit,

@@ -43,7 +43,7 @@ from pseudocore.methods.select.full import Full
 from pseudocore.methods.select.uniform import Uniform
 from pseudocore.objectives.small_models import Gaussian, Softmax, kl, posterior
 from pseudocore.runtime.loop import drive, run
-from pseudocore.store.manifest import hardware, versions
+from pseudocore.store.folders import hardware, versions
 
 SIZES = (10, 20, 50, 100, 200, 500)
 PRIOR = 2.0

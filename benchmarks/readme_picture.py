@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from pseudocore.core.types import Coreset
 from pseudocore.evaluation.tables import comparison, format_metric
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 ROWS = {"uniform": "uniform\nten real digits", "vbpc": "VBPC\nten learned digits"}
 

@@ -45,8 +45,8 @@ from pseudocore.selection.last_layer_gradients import (
     curvature,
     largest_variance,
 )
-from pseudocore.store.cache import ShelfFolder
-from pseudocore.store.manifest import hardware, versions
+from pseudocore.store.cache import CacheFolder
+from pseudocore.store.folders import hardware, versions
 from pseudocore.training.pretrain import last_layer, pretrained
 
 CPU = torch.device("cpu")
@@ -286,7 +286,7 @@ def one(data: Dataset, per_class: int, device: torch.device = CPU) -> dict[str, 
     """
     method = LCMatS(per_class=per_class, pretrain_epochs=2, pretrain_batch_size=2048)
     with tempfile.TemporaryDirectory() as folder:
-        cache = ShelfFolder(Path(folder))
+        cache = CacheFolder(Path(folder))
         problem = Problem(
             data,
             Linear().build(data.shape, 10),

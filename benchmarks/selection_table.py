@@ -21,7 +21,7 @@ from pseudocore import api, presets
 from pseudocore import assembly as setups
 from pseudocore.core import config
 from pseudocore.core.registry import methods
-from pseudocore.store.manifest import hardware, versions
+from pseudocore.store.folders import hardware, versions
 
 
 def main() -> None:

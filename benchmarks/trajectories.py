@@ -25,10 +25,10 @@ from cold_posterior import published_options
 from pseudocore import api, presets
 from pseudocore import assembly as setups
 from pseudocore.data import load
-from pseudocore.store import strict_json
 from pseudocore.store.coreset_file import save_coreset
-from pseudocore.store.manifest import hardware, versions
-from pseudocore.store.runs import Run
+from pseudocore.store.files import write_json
+from pseudocore.store.folders import hardware, versions
+from pseudocore.store.run_folder import Run
 
 
 def main() -> None:
@@ -129,7 +129,7 @@ def run(name: str, stem: str, trained: dict[str, Any], arguments: argparse.Names
         "peak_memory_mib": made["peak_memory_mib"], "evaluations": evaluations,
         "date": str(date.today()), "commit": arguments.commit, "hardware": hardware(), "versions": versions(),
     }  # fmt: skip
-    strict_json.write(arguments.out / f"{stem}.json", record)
+    write_json(arguments.out / f"{stem}.json", record)
     scores = {
         protocol: {
             metric: f"{one['metrics'][metric]['mean']:.4f} ± {one['metrics'][metric]['sd'] or 0:.4f}"

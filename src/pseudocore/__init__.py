@@ -1,40 +1,59 @@
 """pseudocore turns a training set into a tiny one that carries its posterior.
 
-coreset = pseudocore.reduce("vbpc", "digits", per_class=1)
-pseudocore.evaluate(coreset)["metrics"]["accuracy"]
+run = pseudocore.reduce("vbpc", "digits", per_class=1)
+print(pseudocore.evaluate(run).table())
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pseudocore.api import evaluate, experts, infer, load, reduce
+    from pseudocore import inference, methods, models, testing
+    from pseudocore.api import ReduceResult, evaluate, infer, load, reduce, train_experts
+    from pseudocore.core.errors import PseudocoreError
+    from pseudocore.core.problem import Problem
+    from pseudocore.core.rng import Rng
     from pseudocore.core.types import Coreset, Dataset, Examples
+    from pseudocore.data.arrays import dataset
+    from pseudocore.evaluation.evaluate import Evaluation
 
 __version__ = "0.1.0"
 __all__ = [
-    "Coreset",
-    "Dataset",
-    "Examples",
-    "__version__",
-    "evaluate",
-    "experts",
-    "infer",
-    "load",
-    "reduce",
-]
+    "Coreset", "Dataset", "Evaluation", "Examples", "Problem", "PseudocoreError", "ReduceResult",
+    "Rng", "__version__", "dataset", "evaluate", "infer", "inference", "load", "methods", "models",
+    "reduce", "testing", "train_experts",
+]  # fmt: skip
 
-_HOMES = dict.fromkeys(("evaluate", "experts", "infer", "load", "reduce"), "pseudocore.api")
-_HOMES |= dict.fromkeys(("Coreset", "Dataset", "Examples"), "pseudocore.core.types")
+_PLACES = {
+    "pseudocore": ("inference", "methods", "models", "testing"),
+    "pseudocore.api": ("ReduceResult", "evaluate", "infer", "load", "reduce", "train_experts"),
+    "pseudocore.core.errors": ("PseudocoreError",),
+    "pseudocore.core.problem": ("Problem",),
+    "pseudocore.core.rng": ("Rng",),
+    "pseudocore.core.types": ("Coreset", "Dataset", "Examples"),
+    "pseudocore.data.arrays": ("dataset",),
+    "pseudocore.evaluation.evaluate": ("Evaluation",),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `import pseudocore` is instant and pulls in nothing heavy."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'pseudocore' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    """Import on first use, so that `import pseudocore` takes no time."""
+    for place, names in _PLACES.items():
+        if name in names:
+            return (
+                import_module(f"pseudocore.{name}")
+                if place == "pseudocore"
+                else getattr(import_module(place), name)
+            )
+    if name == "experts":
+        import warnings
+
+        warnings.warn(
+            "pseudocore.experts is deprecated; use train_experts", DeprecationWarning, stacklevel=2
+        )
+        return import_module("pseudocore.api").train_experts
+    raise AttributeError(f"module 'pseudocore' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """What tab completion offers, imported or not."""
     return __all__

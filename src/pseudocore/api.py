@@ -1,474 +1,362 @@
-"""What a notebook uses: `reduce`, `infer`, `evaluate`, `experts`, `load`. The command line is a
-thin layer over the same functions.
-"""
+"""The functions of a notebook. The command line is a thin layer over the same functions."""
 
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from pseudocore import assembly as setups
+from pseudocore.assembly import (
+    Data,
+    Setup,
+    build,
+    build_problem,
+    check_data,
+    ignored_fields,
+    provenance_table,
+)
 from pseudocore.assembly import Reduction as Reduction
-from pseudocore.assembly import Setup, build_problem, words_of
-from pseudocore.assembly import resolved as resolved
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
-from pseudocore.core.registry import inferences
+from pseudocore.core.registry import inferences, methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import (
-    Coreset,
-    Dataset,
-    Inference,
-    Iterative,
-    NeedsExperts,
-    Predict,
-    Selector,
-)
+from pseudocore.core.types import Coreset, Dataset, Inference, Iterative, Method, Predict
 from pseudocore.data import load as load_data
-from pseudocore.evaluation.evaluate import Extras, assess
-from pseudocore.evaluation.metrics import Metrics, measure, spreads
-from pseudocore.evaluation.robustness import in_batches
+from pseudocore.evaluation.evaluate import Evaluation, Extras, assess
+from pseudocore.evaluation.metrics import Metrics
+from pseudocore.expert_training import train_experts
+from pseudocore.models import custom
 from pseudocore.objectives.multiformation import decoded
-from pseudocore.runtime import Compile
-from pseudocore.runtime import profiling as cost
-from pseudocore.runtime.loop import Outcome, run
+from pseudocore.progress import progress as progress_bar
+from pseudocore.reduction import OnLog, configuration
+from pseudocore.reduction import resolved as resolved
+from pseudocore.reduction import run_reduction as run_reduction
+from pseudocore.runtime import Compile, profiling
 from pseudocore.store.coreset_file import load_coreset
-from pseudocore.store.expert_folder import ExpertFolder, Storage
-from pseudocore.store.manifest import versions
-from pseudocore.store.runs import Run
-from pseudocore.training.experts import (
-    OnEpoch,
-    OnStart,
-    Trainer,
-    Training,
-    fill,
-    identity,
-    with_experts,
-)
+from pseudocore.store.run_folder import Run
 
-OnLog = Callable[[int, dict[str, float]], None]
+__all__ = ["evaluate", "infer", "load", "reduce", "train_experts"]
+
+
+@dataclass(frozen=True, eq=False)
+class ReduceResult:
+    """What `reduce` returns. It is accepted wherever a coreset is."""
+
+    coreset: Coreset
+    history: list[dict[str, float]]
+    """The logged values of steps: `step`, and what the method reports."""
+    status: str
+    """finished, interrupted or diverged."""
+    reason: str
+    """Why it stopped; empty when finished."""
+    seconds: float
+    num_steps: int
+    problem: Problem
+    """Data, network and preprocessing, which `infer` and `evaluate` use again."""
+
+    def __repr__(self) -> str:
+        made = self.coreset.provenance
+        return (
+            f"ReduceResult({made['method']} on {self.problem.data.name}: {len(self.coreset)} points,"
+            f" {self.status} after {self.num_steps} steps, {self.seconds:.1f} s)"
+        )
 
 
 def reduce(
-    method: str,
-    data: str | Path | Dataset,
+    method: str | Method,
+    data: Data | None = None,
     *,
-    seed: int = 0,
+    model: Any = None,
+    preset: str | None = None,
+    seed: int | None = None,
     out: str | Path | None = None,
     device: str = "auto",
+    compile: Compile = "auto",
+    on_log: OnLog | None = None,
+    progress: bool = False,
+    checkpoint_every: int = 1000,
+    log_every: int = 10,
     **options: Any,
-) -> Coreset:
-    """Make a coreset of `data` by `method`.
+) -> ReduceResult:
+    """Make a coreset.
 
-    `options` are fields of the method (`per_class`, `num_steps`, ...) and of `Setup` (`model`,
-    `width`, `preprocess`, ...). With `out`, the run is kept in that folder, as the command line
-    would. Raises RunError when the method diverged.
+    Args:
+        method: A name such as "vbpc", or an object such as `methods.VBPC(per_class=1)`.
+        data: A name, a path, or a `Dataset` (see `dataset`). Defaults to the preset's.
+        model: A name, an object such as `models.ConvNet(width=32)`, an `nn.Module` (its weights are
+            not used), or a function that makes one. Defaults to convnet3 for images and mlp for
+            features.
+        preset: Settings to start from, such as "vbpc2025/cifar10-ipc10"; what is given wins.
+        seed: Seed of every random stream. Defaults to the preset's, or 0.
+        out: A folder to keep the run in, as the command line does. Defaults to none.
+        device: "auto", "cpu" or "cuda".
+        compile: Whether steps on a GPU are captured and compiled: "auto", "on" or "off".
+        on_log: Called with a step's number and its values.
+        progress: Whether to draw a progress bar.
+        checkpoint_every: Steps between checkpoints in `out`.
+        log_every: Steps between logged values.
+        **options: Fields of the method, when it is given by name (`ipc` is `per_class`), and of the
+            setup (`preprocess`, `augment`, ...).
+
+    Returns:
+        The coreset, and how it was made.
+
+    Raises:
+        RunError: The method diverged or was interrupted; `error.fields["result"]` has what is left.
     """
-    of_setup = {option.name for option in config.options(Setup)}
-    name = data.name if isinstance(data, Dataset) else str(data)
-    words = {key: value for key, value in options.items() if key in of_setup}
-    rest = {key: value for key, value in options.items() if key not in of_setup}
-    reduction = Reduction.from_config(
-        {"method": method, "data": name, "seed": seed, "setup": words, "options": rest}
-    )
-    with cost.recording():
-        problem = setups.build(
-            reduction.setup, data if isinstance(data, Dataset) else None, device=device
-        )
+    reduction, network = _reduction(method, data, model, preset, seed, options)
+    history: list[dict[str, float]] = []
+    name = methods.name_of(reduction.method)
+    with profiling.recording():
+        given = data if isinstance(data, Dataset) else None
+        problem = build(reduction.setup, given, device=device, network=network)
         folder = None if out is None else Run.create(out, resolved(reduction, problem).to_config())
-        outcome = run_reduction(reduction, problem, folder)
-    if outcome.status != "finished":
-        raise RunError(f"{method} {outcome.status}: {outcome.reason}")
-    return outcome.coreset
+        total = reduction.method.num_steps if isinstance(reduction.method, Iterative) else 0
+        title = f"{name} on {problem.data.name}"
+        with progress_bar(title, total) if progress else nullcontext() as advance:
 
+            def log(step: int, values: dict[str, float]) -> None:
+                history.append({"step": step, **values})
+                for call in (advance, on_log):
+                    if call is not None:
+                        call(step, values)
 
-def run_reduction(
-    reduction: Reduction,
-    problem: Problem,
-    folder: Run | None = None,
-    *,
-    on_log: OnLog = lambda step, values: None,
-    **loop_options: Any,
-) -> Outcome:
-    """Carry out a reduction, in a run folder when one is given: metrics, checkpoints, coreset and
-    manifest go there.
-
-    A method that learns from experts and was given none trains them first, while `on_log` hears of
-    step 0.
-    """
-    config.check(reduction.method)
-    reduction = resolved(reduction, problem)
-    if folder is not None:
-        _begin(folder, problem)
-    with cost.recording() as costs, cost.stage("reduce", problem.device):
-        method, seed = reduction.method, reduction.seed
-        command = ""
-        if isinstance(method, NeedsExperts) and folder is not None:
-            command = experts_command(
-                reduction.setup,
-                Training(loss=cast(Any, method.expert_loss)),
-                num=method.num_experts,
-                epochs=method.expert_epochs,
-                seed=seed,
-                out=folder.path / "experts",
+            outcome = run_reduction(
+                reduction,
+                problem,
+                folder,
+                on_log=log,
+                compile=compile,
+                checkpoint_every=checkpoint_every,
+                log_every=log_every,
             )
-        problem = with_experts(
-            problem,
-            method,
-            seed=seed,
-            run=folder,
-            command=command,
-            on_epoch=lambda done, numbers: on_log(0, numbers),
+    result = ReduceResult(
+        outcome.coreset,
+        history,
+        outcome.status,
+        outcome.reason,
+        outcome.seconds,
+        outcome.num_steps,
+        problem,
+    )
+    if outcome.status != "finished":
+        raise RunError(
+            f"{name} {outcome.status}: {outcome.reason}", code=outcome.status, result=result
         )
-        outcome = _carry_out(reduction, problem, folder, on_log, loop_options)
-    outcome = _unless_runaway(outcome, problem)
-    outcome = outcome._replace(coreset=_with_origin(outcome.coreset, reduction, problem, outcome))
-    if folder is not None:
-        _end(folder, outcome, costs)
-    return outcome
+    return result
 
 
 def load(path: str | Path) -> Coreset:
-    """A coreset from its file or run folder. Safe on files from strangers: nothing in them is
-    executed.
-    """
+    """Read a coreset from its file or run folder. Nothing in the file is executed."""
     return load_coreset(path)
 
 
 def infer(
-    coreset: Coreset,
+    coreset: Coreset | ReduceResult | str | Path,
     inference: str | Inference = "last-layer-vi",
     *,
     problem: Problem | None = None,
+    model: Any = None,
+    data: Data | None = None,
     seed: int = 0,
+    device: str = "auto",
     **options: Any,
 ) -> Predict:
-    """Predictions from a coreset: a function from raw inputs (uint8 images or floats in pixel
-    units) to log-probabilities.
+    """Fit an inference on a coreset.
+
+    Args:
+        coreset: A coreset, what `reduce` returned, or a path.
+        inference: A name such as "hmc", or an object with `fit(problem, coreset, rng)` such as
+            `inference.HMC(num_draws=200)`.
+        problem: Data, network and preprocessing, where they are built already.
+        model: The network, as in `reduce`. Defaults to the coreset's own.
+        data: The data set that the coreset stands for. Defaults to the coreset's own.
+        seed: Seed of every random stream.
+        device: "auto", "cpu" or "cuda".
+        **options: Fields of the inference, when it is given by name.
+
+    Returns:
+        A function from raw inputs, uint8 images or floats in pixel units, to log-probabilities.
     """
-    problem = problem or build_problem(coreset)
-    problem.check_fits(coreset)
-    return _inference(inference, options).fit(
-        problem, decoded(problem, coreset), Rng(seed)("infer")
-    )
+    fitted = _inference(inference, options)
+    if problem is None:
+        changes, network = custom.described(model)
+        problem = _problem(coreset, data, device, network, changes)
+    points = _coreset(coreset)
+    problem.check_fits(points)
+    return fitted.fit(problem, decoded(problem, points), Rng(seed)("infer"))
 
 
 def evaluate(
-    coreset: Coreset | str | Path,
-    data: str | Path | Dataset | None = None,
+    coreset: Coreset | ReduceResult | str | Path,
+    data: Data | None = None,
     *,
     inference: str | Inference | None = None,
+    model: Any = None,
     seeds: int = 5,
     first_seed: int = 0,
     device: str = "auto",
     setup: Mapping[str, Any] | None = None,
     severities: Sequence[int] = (),
-    ood: str | Path | Dataset | None = None,
+    ood: Data | None = None,
     num_robust: int = 1000,
     published: bool = False,
     landscape: bool = False,
     on_seed: Callable[[int, Metrics], None] = lambda seed, metrics: None,
     **options: Any,
-) -> dict[str, Any]:
-    """Test-set metrics of inference on a coreset, mean and sd over `seeds` fresh networks, each to
-    its last step.
-
-    `setup` changes words of the coreset's own setup, for example `{"model": "mlp"}`; `options` are
-    fields of the inference. Unless told, the inference is the one the coreset's makers meant, else
-    last-layer-vi.
-
-    With `severities`, the first `num_robust` test images are also scored under every corruption at
-    those severities; with `ood`, uncertainty must tell as many of them from another data set.
-    `published` adds NLL and ECE as published evaluators compute them, batch by batch of 256, to
-    compare with printed numbers; `landscape` the losses of coreset and data between two networks
-    trained on either.
-    """
-    if isinstance(coreset, str | Path):
-        coreset = load(coreset)
-    if seeds < 1:
-        raise ConfigError(f"seeds = {seeds} must be at least 1")
-    meant = words_of(coreset, "evaluate")
-    name = str(meant.pop("inference", "last-layer-vi"))
-    if inference is None or inference == name:
-        inference, options = name, {**meant, **options}
-    way = _inference(inference, options)
-    began = time.monotonic()
-    with cost.recording() as costs:
-        problem = build_problem(coreset, data, device=device, **dict(setup or {}))
-        foreign = load_data(ood) if isinstance(ood, str | Path) else ood
-        extras = Extras(severities, foreign, num_robust, published, landscape)
-        found = assess(
-            way,
-            problem,
-            decoded(problem, coreset),
-            range(first_seed, first_seed + seeds),
-            extras,
-            on_seed,
-        )
-    return {
-        "inference": inferences.name_of(way),
-        "options": config.to_dict(way),
-        "model": problem.model.describe(),
-        "data": problem.data.name,
-        "setup": {name: value for name, value in dict(setup or {}).items() if value is not None},
-        "robust": {"num": num_robust, "severities": list(severities)}
-        if severities or ood is not None
-        else {},
-        "seeds": seeds,
-        **found,
-        "seconds": round(time.monotonic() - began, 3),
-        "cost": cost.to_table(costs),
-    }
-
-
-def train_experts(
-    data: str | Path | Dataset,
-    *,
-    out: str | Path,
-    num: int = 20,
-    epochs: int = 22,
-    seed: int = 0,
-    storage: Storage = "float32",
-    group: int | None = None,
-    device: str = "auto",
-    compile: Compile = "auto",
-    overwrite: bool = False,
-    command: str = "",
-    on_start: OnStart = lambda done, total: None,
-    on_epoch: OnEpoch = lambda done, numbers: None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Train networks on all of `data` and keep them at every epoch, for methods that learn from
-    experts.
-
-    Experts in the folder that were trained alike are kept, and trained further where they have
-    fewer epochs.
+) -> Evaluation:
+    """Score inference on a coreset on the test set, mean and sd over fresh networks.
 
     Args:
-        data: Name or path of a data set, or the data set.
-        out: Folder for the experts.
-        num: Number of experts.
-        epochs: Epochs to train each for.
-        seed: Seed of every random stream.
-        storage: Type that snapshots are stored in, `float32` or `bfloat16`.
-        group: Experts trained in one batched pass. Defaults to the fastest number.
-        device: `auto`, `cpu` or `cuda`.
-        compile: `auto`, `on` or `off`.
-        overwrite: Replace experts in the folder that were trained otherwise.
-        command: Command line to keep with the experts. Defaults to one with the same effect.
-        on_start: Called with the number of epochs already trained and the total.
-        on_epoch: Called with the number of epochs trained so far and numbers to show.
-        **options: Fields of `Setup` (`model`, `preprocess`, ...) and of `Training` (`loss`, ...).
+        coreset: A coreset, what `reduce` returned, or a path.
+        data: The data set to test on. Defaults to the coreset's own.
+        inference: A name or an object, as in `infer`. Defaults to the one stored with the coreset,
+            else last-layer-vi.
+        model: The network, as in `reduce`. Defaults to the coreset's own.
+        seeds: Number of networks.
+        first_seed: Seed of the first.
+        device: "auto", "cpu" or "cuda".
+        setup: Other changes of the coreset's setup, for example `{"preprocess": "zca"}`.
+        severities: Also score the test set under every corruption at these severities, 1 to 5.
+        ood: Also detect the inputs of this other data set by their uncertainty.
+        num_robust: Test inputs used for `severities` and `ood`.
+        published: Also compute NLL and ECE as published evaluators do, in batches of 256.
+        landscape: Also the losses of coreset and data along a line between two networks.
+        on_seed: Called with each seed and its metrics.
+        **options: Fields of the inference, when it is given by name.
 
     Returns:
-        What is in the folder, what was trained, and the experts' training loss and test accuracy.
+        The scores.
     """
-    for name, count in {"num": num, "epochs": epochs, "group": group}.items():
-        if count is not None and count < 1:
-            raise ConfigError(f"{name} = {count} must be at least 1", code="option", option=name)
-    if storage not in get_args(Storage):
+    if seeds < 1:
+        raise ConfigError(f"seeds = {seeds} must be at least 1", code="invalid-options")
+    described, network = custom.described(model)
+    changes = {**dict(setup or {}), **described}
+    points, began = _coreset(coreset), time.monotonic()
+    with profiling.recording() as costs:
+        stored = provenance_table(points, "evaluate")
+        name = str(stored.pop("inference", "last-layer-vi"))
+        if inference is None or inference == name:
+            inference, options = name, {**stored, **config.without_aliases(options)}
+        fitted = _inference(inference, options)
+        problem = _problem(coreset, data, device, network, changes)
+        check_data(ood)
+        other = load_data(ood) if isinstance(ood, str | Path) else ood
+        scores = assess(
+            fitted,
+            problem,
+            decoded(problem, points),
+            range(first_seed, first_seed + seeds),
+            Extras(severities, other, num_robust, published, landscape),
+            on_seed,
+        )
+    return Evaluation(
+        inference=inferences.name_of(fitted),
+        options=config.to_dict(fitted),
+        model=problem.model.describe(),
+        data=problem.data.name,
+        setup={name: value for name, value in changes.items() if value is not None},
+        robust={"num": num_robust, "severities": list(severities)}
+        if severities or ood is not None
+        else {},
+        seeds=seeds,
+        seconds=round(time.monotonic() - began, 3),
+        cost=profiling.to_table(costs),
+        **scores,
+    )
+
+
+def _reduction(
+    method: str | Method,
+    data: Data | None,
+    model: Any,
+    preset: str | None,
+    seed: int | None,
+    options: Mapping[str, Any],
+) -> tuple[Reduction, Any]:
+    """What `reduce` was asked for, and the network where the configuration cannot rebuild it."""
+    check_data(data)
+    described, network = custom.described(model)
+    if not isinstance(method, str):
+        _check_method(method)
+    ignored = ignored_fields(methods[method].make if isinstance(method, str) else method)
+    fields = {option.name for option in config.options(Setup)}.difference(ignored)
+    setup = {name: value for name, value in options.items() if name in fields} | described
+    own = {name: value for name, value in options.items() if name not in fields}
+    if data is not None:
+        setup["data"] = data.name if isinstance(data, Dataset) else str(data)
+    elif preset is None:
+        raise TypeError("data must be given: a name, a path or a Dataset")
+    if isinstance(method, str):
+        table = configuration(method, preset, setup, own, seed)
+        return Reduction.from_config(table), network
+    if own or preset is not None:
         raise ConfigError(
-            f"storage = {storage!r} is not one of {', '.join(map(repr, get_args(Storage)))}",
-            code="option",
-            option="storage",
+            f"{', '.join(own) or 'preset'} given beside a method that is already made; give the"
+            " method by name, or make it with them",
+            code="options-beside-instance",
+            options=sorted(own),
         )
-    given = data if isinstance(data, Dataset) else None
-    of_training = {option.name for option in config.options(Training)} & options.keys()
-    training = config.build(
-        Training, {name: options.pop(name) for name in of_training}, what="training"
-    )
-    words = {**options, "data": str(data) if given is None else given.name}
-    setup = config.build(Setup, words, what="setup")
-    problem = setups.build(setup, given, device=device)
-    command = command or experts_command(
-        setup, training, num=num, epochs=epochs, seed=seed, storage=storage, out=out
-    )
-    described = identity(problem, training, seed, storage)
-    with ExpertFolder.create(out, described, overwrite=overwrite, command=command) as folder:
-        began = time.monotonic()
-        trained = fill(
-            folder,
-            Trainer(problem, training, seed, compile=compile),
-            num=num,
-            num_epochs=epochs,
-            group=group,
-            on_start=on_start,
-            on_epoch=on_epoch,
+    return Reduction(method, config.build(Setup, setup, what="setup"), seed or 0), network
+
+
+def _check_method(method: Any) -> None:
+    """Refuse what is no method, and one whose fields are out of bounds."""
+    if isinstance(method, type) or not isinstance(method, Method):
+        given = (
+            f"the class {method.__name__}" if isinstance(method, type) else type(method).__name__
         )
-        seconds = time.monotonic() - began
-        found = folder.mapped(problem)
-        return {
-            "experts": str(folder.path),
-            "num_experts": found.num_experts,
-            "num_epochs": found.num_epochs,
-            "trained_epochs": trained,
-            "seconds": round(seconds, 3),
-            "images_per_second": round(trained * problem.num_train / seconds) if trained else None,
-            "bytes": folder.size(),
-            **spreads(_expert_scores(folder, problem)),
-        }
-
-
-experts = train_experts
-"""The old name."""
-
-
-def experts_command(setup: Setup, training: Training, **flags: Any) -> str:
-    """The command line that trains the same experts."""
-    words = ["pseudocore", "experts", setup.data]
-    for settings in (setup, training):
-        for option in config.options(type(settings)):
-            value = getattr(settings, option.name)
-            if option.name not in ("data", "experts") and value != option.default:
-                flags[option.name] = value
-    for name, value in flags.items():
-        flag = name.replace("_", "-")
-        is_switch = isinstance(value, bool)
-        words += [f"--{'' if value else 'no-'}{flag}"] if is_switch else [f"--{flag}", str(value)]
-    return shlex.join(words)
-
-
-def _expert_scores(folder: ExpertFolder, problem: Problem) -> list[dict[str, float]]:
-    """Last training loss and test accuracy of every expert; batch norm as on the first training
-    points.
-    """
-    found = folder.mapped(problem)
-    scores = []
-    for number in range(found.num_experts):
-        theta = found.at(torch.tensor([number]), torch.tensor([found.num_epochs]))[0]
-        statistics = problem.model.statistics(theta, next(problem.batches(512))[0]) or None
-
-        def predict(x: Tensor, theta: Tensor = theta, statistics: Any = statistics) -> Tensor:
-            with problem.fast():
-                logits = problem.model.logits(theta, problem.inputs(x), statistics)
-            return logits.to(problem.dtype).log_softmax(-1)
-
-        metrics = measure(predict, in_batches(problem.data.test), problem.num_classes)
-        loss = folder.losses(number)[found.num_epochs - 1]
-        scores.append({"train_loss": loss, "accuracy": metrics.accuracy})
-    return scores
-
-
-def _carry_out(
-    reduction: Reduction,
-    problem: Problem,
-    folder: Run | None,
-    on_log: OnLog,
-    loop_options: Mapping[str, Any],
-) -> Outcome:
-    began = time.monotonic()
-    if hasattr(reduction.method, "select"):
-        coreset = cast(Selector, reduction.method).select(problem, Rng(reduction.seed))
-        return Outcome(coreset, "finished", "", 0, time.monotonic() - began)
-
-    def log(step: int, values: dict[str, float]) -> None:
-        if folder is not None:
-            folder.log(step, values)
-        on_log(step, values)
-
-    checkpoints = folder.checkpoints if folder is not None else None
-    return run(
-        cast(Iterative, reduction.method),
-        problem,
-        seed=reduction.seed,
-        checkpoints=checkpoints,
-        on_log=log,
-        **loop_options,
-    )
-
-
-def _inference(inference: str | Inference, options: Mapping[str, Any]) -> Inference:
-    if not isinstance(inference, str):
-        if options:
-            raise ConfigError(
-                f"{', '.join(options)} given beside an inference that is already made; make it with them instead"
-            )
-        config.check(inference)
-        return inference
-    built: Inference = config.build(inferences[inference].make, options, what=inference)
-    return built
-
-
-def _unless_runaway(outcome: Outcome, problem: Problem) -> Outcome:
-    """Points a thousand times beyond the data's range are no coreset, finite or not: that is
-    divergence too.
-    """
-    reach = float(outcome.coreset.x.abs().max())
-    limit = 1000 * (
-        1.0 if problem.train_x.dtype == torch.uint8 else float(problem.train_x.abs().max())
-    )
-    if outcome.status != "finished" or reach <= limit:
-        return outcome
-    return outcome._replace(
-        status="diverged",
-        reason=f"points reached {reach:.3g}, far outside the data (at most {limit / 1000:.3g})",
-    )
-
-
-def _begin(folder: Run, problem: Problem) -> None:
-    data = problem.data
-    if folder.manifest.get("data_fingerprint") not in (
-        None,
-        data.fingerprint,
-    ):  # it is taken up again
-        raise RunError(
-            f"{folder.path} was begun on another {data.name!r} than the one found here (their fingerprints differ); "
-            "bring that data back, or pass --overwrite to start again"
+        raise TypeError(
+            "method must be a name, a method of pseudocore.methods such as VBPC(per_class=1), or an"
+            f" object with select, or with num_steps, init, step and coreset; not {given}"
         )
-    saved = folder.checkpoints.load()
-    folder.truncate_metrics(saved[0] if saved else 0)
-    _count_killed(folder)
-    folder.update_manifest(
-        data_fingerprint=data.fingerprint,
-        class_names=list(data.class_names),
-        device=str(problem.device),
+    config.check(method)
+
+
+def _coreset(source: Any) -> Coreset:
+    if isinstance(source, ReduceResult):
+        return source.coreset
+    if isinstance(source, Coreset):
+        return source
+    if isinstance(source, str | Path):
+        return load_coreset(source)
+    raise TypeError(
+        "coreset must be a Coreset, what reduce returned, or the path of a file or run, not"
+        f" {type(source).__name__}"
     )
 
 
-def _count_killed(folder: Run) -> None:
-    """Add what steps took in a call that was killed, and so could not say, to what earlier calls
-    have said.
-    """
-    known = folder.manifest.get("seconds") or 0.0
-    if (missing := folder.checkpoints.seconds - known) > 0:
-        costs = cost.combined(
-            cost.from_table(folder.manifest.get("cost") or {}), {"reduce": cost.Cost(missing, 0)}
+def _problem(
+    source: Any, data: Data | None, device: str, network: Any, changes: Mapping[str, Any]
+) -> Problem:
+    """The problem of a coreset; what a result holds already is used again."""
+    if isinstance(source, ReduceResult):
+        data = source.problem.data if data is None else data
+        own = str(source.problem.model.describe().get("name"))
+        if "model" not in changes and ":" in own:
+            network, changes = source.problem.model, {**changes, "model": own}
+    check_data(data)
+    return build_problem(_coreset(source), data, device=device, network=network, **changes)
+
+
+def _inference(inference: Any, options: Mapping[str, Any]) -> Inference:
+    if isinstance(inference, str):
+        built: Inference = config.build(inferences[inference].make, options, what=inference)
+        return built
+    if isinstance(inference, type) or not isinstance(inference, Inference):
+        given = inference if isinstance(inference, type) else type(inference)
+        raise TypeError(
+            "inference must be a name, an inference of pseudocore.inference such as SGD(), or an"
+            f" object with fit(problem, coreset, rng); not {given.__name__}"
         )
-        folder.update_manifest(seconds=round(known + missing, 3), cost=cost.to_table(costs))
-
-
-def _end(folder: Run, outcome: Outcome, costs: Mapping[str, cost.Cost]) -> None:
-    seconds = outcome.seconds + (
-        folder.manifest.get("seconds") or 0.0
-    )  # of earlier, interrupted calls too
-    costs = cost.combined(cost.from_table(folder.manifest.get("cost") or {}), costs)
-    if outcome.status != "interrupted":
-        folder.save_coreset(outcome.coreset)
-    folder.finish(
-        outcome.status,
-        outcome.reason,
-        seconds=round(seconds, 3),
-        num_steps=outcome.num_steps,
-        points=len(outcome.coreset),
-        peak_memory_mib=max(one.peak_mib for one in costs.values()),
-        cost=cost.to_table(costs),
-        note=outcome.note,
-    )
-
-
-def _with_origin(
-    coreset: Coreset, reduction: Reduction, problem: Problem, outcome: Outcome
-) -> Coreset:
-    return coreset.with_provenance(
-        **reduction.to_config(),
-        num_steps=outcome.num_steps,
-        status=outcome.status,
-        data_fingerprint=problem.data.fingerprint,
-        preprocess=problem.preprocess.describe(),
-        versions=versions(),
-    )
+    if options:
+        raise ConfigError(
+            f"{', '.join(options)} given beside an inference that is already made; make it with"
+            " them instead",
+            code="options-beside-instance",
+            options=sorted(options),
+        )
+    config.check(inference)
+    return inference

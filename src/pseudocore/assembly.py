@@ -1,6 +1,4 @@
-"""From words to what they stand for: a `Setup`, or what a coreset says of itself, to a Problem; a
-preset's tables to a `Reduction`.
-"""
+"""From a configuration to the objects it describes: `Setup` to `Problem`, tables to `Reduction`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,15 +12,25 @@ from pseudocore.core.config import Positive, Range
 from pseudocore.core.errors import ArtifactError, ConfigError, DataError
 from pseudocore.core.problem import GaussianPrior, Precision, Problem
 from pseudocore.core.registry import did_you_mean, inferences, methods, models
-from pseudocore.core.types import Coreset, Dataset
+from pseudocore.core.types import (
+    Coreset,
+    Dataset,
+    Model,
+    UsesPrior,
+)
 from pseudocore.data import DSA, load
 from pseudocore.data import preprocessing as whiten
-from pseudocore.models import FlatModel
-from pseudocore.models import custom as foreign
+from pseudocore.models import custom
 from pseudocore.runtime.profiling import stage
-from pseudocore.runtime.warmup import waking
+from pseudocore.runtime.warmup import warming_up
 from pseudocore.store.cache import user_cache
 from pseudocore.store.expert_folder import ExpertFolder
+
+Data = str | Path | Dataset
+"""A name, a path, or the data set itself."""
+
+NETWORK_FIELDS = ("width", "depth", "norm", "init")
+"""Fields of a setup that belong to its network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,50 +40,51 @@ class Setup:
     data: str = "digits"
     """Name or path of the data set."""
     model: str | None = None
-    """Network, or package.module:function that makes one; unless told, convnet3 for images and mlp
+    """Network, or package.module:function that makes one. Defaults to convnet3 for images and mlp
     for features.
     """
     width: Annotated[int | None, Range(low=1)] = None
-    """Width of the network; unless told, the network's own default."""
+    """Width of the network. Defaults to the network's own."""
     depth: Annotated[int | None, Range(low=1)] = None
-    """Depth of the network; unless told, the network's own default."""
+    """Depth of the network. Defaults to the network's own."""
     norm: Literal["instance", "batch", "none"] | None = None
-    """Normalisation inside the network; unless told, the network's own default."""
+    """Normalisation inside the network. Defaults to the network's own."""
     init: Literal["torch", "lecun", "he", "flax"] | None = None
-    """Spread of initial weights; unless told, the network's own default."""
+    """Distribution of the initial weights. Defaults to the network's own."""
     preprocess: Literal["none", "standard", "published", "zca"] = "standard"
     """From pixels to network inputs."""
     augment: str | None = None
-    """Operations of differentiable augmentation to draw one from, as
-    color_crop_cutout_flip_scale_rotate, or to do in turn, as crop+flip;
-    unless told, none."""
+    """Differentiable augmentation: operations to draw one from, as
+    color_crop_cutout_flip_scale_rotate, or to apply in turn, as crop+flip. Defaults to none.
+    """
     siamese: bool = True
     """Whether one augmentation is drawn for a whole batch rather than one per example."""
     prior_scale: Positive = 1.0
     """Standard deviation of the Gaussian prior on network parameters."""
     precision: Precision = "float32"
-    """Arithmetic on a GPU: float32, tf32 matrix products, or bf16 passes through the network; a CPU
-    keeps to float32.
+    """Arithmetic on a GPU: float32, tf32 matrix products, or bf16 passes through the network. A CPU
+    always computes in float32.
     """
     experts: str | None = None
-    """Folder that pseudocore experts has filled, for methods that learn from experts; unless told,
-    the method trains its own.
+    """Folder written by pseudocore experts, for methods that learn from experts. By default the
+    method trains its own.
     """
+
+
+def ignored_fields(method: Any) -> list[str]:
+    """Fields of `Setup` without effect on a method, given as a class or an instance."""
+    return [] if isinstance(method, UsesPrior) else ["prior_scale"]
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction in words: what a run's config.toml holds, and all that is needed to make the
-    coreset again.
-    """
+    """A reduction as a run's config.toml holds it: all that is needed to make the coreset again."""
 
     method: Any
     setup: Setup
     seed: int = 0
     evaluate: Mapping[str, Any] | None = None
-    """How its makers meant it to be evaluated: an inference's name and options; `evaluate` starts
-    from it.
-    """
+    """Name and options of the inference the coreset is meant for: the default of `evaluate`."""
 
     def to_config(self) -> dict[str, Any]:
         return {
@@ -88,103 +97,96 @@ class Reduction:
 
     @classmethod
     def from_config(cls, table: Mapping[str, Any]) -> "Reduction":
-        """From the tables `setup`, `options` and `evaluate` of a preset or a config.toml; every
-        problem is reported at once.
-        """
+        """From the tables of a preset or a config.toml; every problem is reported at once."""
         check_tables(table)
         if "method" not in table:
-            raise ConfigError("a configuration must name its method")
+            raise ConfigError("a configuration must name its method", code="missing-method")
         (method, setup, _), problems = _build_all(table)
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise ConfigError("; ".join(problems), code="invalid-options", problems=problems)
         return cls(method, setup, table.get("seed", 0), dict(table.get("evaluate", {})) or None)
 
 
 def check_tables(table: Mapping[str, Any], *, what: str = "a configuration") -> None:
-    """Refuse entries no configuration has, and entries of the wrong kind; what else is wrong with
-    it is said with them.
-    """
-    problems = [
-        f"unknown entry {name!r}{did_you_mean(name, _KINDS)}"
-        for name in table
-        if name not in _KINDS
-    ]
-    problems += [
-        f"{name} = {table[name]!r} is not {_KINDS[name]}"
-        for name in _KINDS
-        if name in table and not _is(_KINDS[name], table[name])
-    ]
+    """Refuse unknown entries and entries of the wrong kind, with all else that is wrong."""
+    sound: dict[str, Any] = {}
+    problems = []
+    for name, value in table.items():
+        kind = _KINDS.get(name)
+        if kind is None:
+            problems.append(f"unknown entry {name!r}{did_you_mean(name, _KINDS)}")
+        elif not isinstance(value, _TYPES[kind]) or isinstance(value, bool):
+            problems.append(f"{name} = {value!r} is not {kind}")
+        else:
+            sound[name] = value
     if problems:
-        sound = {
-            name: value
-            for name, value in table.items()
-            if name in _KINDS and _is(_KINDS[name], value)
-        }
-        more = "".join(f"; {problem}" for problem in _build_all(sound)[1])
-        raise ConfigError(f"{what}: {'; '.join(problems)} (there are {', '.join(_KINDS)}){more}")
-
-
-def resolved(reduction: Reduction, problem: Problem) -> Reduction:
-    """The reduction with every default that depends on the data written out, what config.toml
-    keeps; its budget is checked.
-    """
-    if hasattr(reduction.method, "per_class"):
-        problem.check_per_class(reduction.method.per_class)
-    if reduction.setup.experts is not None:
-        _check_experts(reduction, problem)
-    return replace(reduction, setup=resolve(reduction.setup, problem.data))
+        problems[-1] += f" (there are {', '.join(_KINDS)})"
+        problems += _build_all(sound)[1]
+        raise ConfigError(
+            f"{what}: {'; '.join(problems)}", code="invalid-configuration", problems=problems
+        )
 
 
 def resolve(setup: Setup, data: Dataset) -> Setup:
-    """The same setup with the network it stands for written out."""
+    """The same setup with its network written out."""
     return replace(setup, model=setup.model or ("convnet3" if data.is_images else "mlp"))
 
 
 def build(
-    setup: Setup, data: Dataset | None = None, *, device: str = "auto", root: Path | None = None
+    setup: Setup,
+    data: Dataset | None = None,
+    *,
+    device: str = "auto",
+    root: Path | None = None,
+    network: Any = None,
 ) -> Problem:
-    """Load the data (unless handed in), make the network, fit the preprocessing."""
+    """Load the data, make the network and fit the preprocessing.
+
+    Args:
+        setup: What to build.
+        data: The data set. Defaults to the one that the setup names.
+        device: `auto`, `cpu` or `cuda`.
+        root: A folder to look for data sets in first.
+        network: What `models.custom.described` returned for a network that the setup cannot rebuild.
+
+    Returns:
+        The problem.
+    """
     config.check(setup)
     where = _device(device)
-    with waking(where, reduced=setup.precision == "bf16"):
-        return _built(setup, data, where, root)
-
-
-def _built(setup: Setup, data: Dataset | None, where: torch.device, root: Path | None) -> Problem:
-    if data is None:
-        with stage("load"):
-            data = load(setup.data, root=root)
-    model = _model(resolve(setup, data), data)
-    augment = DSA(strategy=setup.augment, siamese=setup.siamese) if setup.augment else None
-    if augment is not None and not data.is_images:
-        raise ConfigError(
-            f"augmentation {setup.augment!r} needs images, but {data.name!r} has features of shape {data.shape}"
+    with warming_up(where, reduced=setup.precision == "bf16"):
+        if data is None:
+            with stage("load"):
+                data = load(setup.data, root=root)
+        model = _model(resolve(setup, data), data, network)
+        augment = DSA(strategy=setup.augment, siamese=setup.siamese) if setup.augment else None
+        if augment is not None and not data.is_images:
+            raise ConfigError(
+                f"augmentation {setup.augment!r} needs images, but {data.name!r} has features of"
+                f" shape {data.shape}",
+                code="augmentation-needs-images",
+            )
+        if where.type == "cuda":  # torch has both as globals only
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+                setup.precision != "float32"
+            )
+            # Otherwise a convolution's gradient differs from call to call in its last bits.
+            torch.backends.cudnn.deterministic = True
+        with stage("preprocess", where):
+            preprocess = whiten.make(setup.preprocess, data, device=where)
+        problem = Problem(
+            data,
+            model,
+            preprocess,
+            augment,
+            GaussianPrior(setup.prior_scale),
+            where,
+            precision=setup.precision,
+            cache=user_cache(),
         )
-    if where.type == "cuda":  # torch knows both as globals only
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
-            setup.precision != "float32"
-        )
-        torch.backends.cudnn.deterministic = (
-            True  # else a convolution's gradient differs from call to call in its last bits
-        )
-    with stage("preprocess", where):
-        preprocess = whiten.make(setup.preprocess, data, device=where)
-    prior = GaussianPrior(setup.prior_scale)
-    problem = Problem(
-        data,
-        model,
-        preprocess,
-        augment,
-        prior,
-        where,
-        precision=setup.precision,
-        cache=user_cache(),
-    )
-    return (
-        problem
-        if setup.experts is None
-        else replace(problem, experts=ExpertFolder.open(setup.experts).mapped(problem))
-    )
+        if setup.experts is None:
+            return problem
+        return replace(problem, experts=ExpertFolder.open(setup.experts).mapped(problem))
 
 
 def build_problem(
@@ -192,81 +194,69 @@ def build_problem(
     data: str | Path | Dataset | None = None,
     *,
     device: str = "auto",
+    network: Any = None,
     **changes: Any,
 ) -> Problem:
-    """The problem a coreset was made for, from its provenance, with some words of its setup
-    changed.
+    """The problem a coreset was made for, by its provenance, with some fields of its setup changed.
 
-    Augmentation and experts are not taken over: they belonged to making the coreset.
+    Augmentation and experts are left out: they belonged to making the coreset.
     """
-    words: dict[str, Any] = {
-        **words_of(coreset, "setup"),
-        "augment": None,
-        **changes,
-        "experts": None,
-    }
+    fields = {**provenance_table(coreset, "setup"), "augment": None, **changes, "experts": None}
     if data is not None and not isinstance(data, Dataset):
-        words["data"] = str(data)
-    if "data" not in words and data is None:
-        raise ConfigError("the coreset does not say what data it stands for; name the data set")
-    if "model" not in changes and foreign.is_custom(own := str(words.get("model") or "")):
+        fields["data"] = str(data)
+    if "data" not in fields and data is None:
         raise ConfigError(
-            f"the coreset was made with the network {own!r}, code outside this package, which is not run on a file's word; "
-            f"if you trust it, name it yourself (--model {own})"
+            "the coreset does not say what data it stands for; name the data set",
+            code="unknown-data",
         )
-    words = {name: value for name, value in words.items() if value is not None}
-    if "model" in changes:  # the old network's width and norm say nothing about another network
-        words = {
-            name: value
-            for name, value in words.items()
-            if name in changes or name not in ("width", "depth", "norm", "init")
-        }
-    setup = config.build(Setup, words, what="setup")
-    problem = build(
-        setup,
-        _own_data(setup) if data is None else data if isinstance(data, Dataset) else None,
-        device=device,
-    )
+    if "model" not in changes and ":" in (own := str(fields.get("model") or "")):
+        raise ConfigError(
+            f"the coreset was made with the network {own!r}, code outside this package, which a"
+            f" file cannot make run; if you trust it, give it yourself (--model {own}, or model=)",
+            code="custom-model",
+            model=own,
+        )
+    if "model" in changes:  # another network has its own width and norm
+        fields = {k: v for k, v in fields.items() if k in changes or k not in NETWORK_FIELDS}
+    fields = {name: value for name, value in fields.items() if value is not None}
+    setup = config.build(Setup, fields, what="setup")
+    given = _own_data(setup) if data is None else data if isinstance(data, Dataset) else None
+    problem = build(setup, given, device=device, network=network)
     problem.check_fits(coreset)
-    made_of = coreset.provenance.get("data_fingerprint")
-    if data is None and made_of not in (None, problem.data.fingerprint):
+    fingerprint = coreset.provenance.get("data_fingerprint")
+    if data is None and fingerprint not in (None, problem.data.fingerprint):
         raise DataError(
-            f"the coreset was made of another {problem.data.name!r} than the one found here (their fingerprints differ); "
-            f"name the data set (--data {setup.data}) to go on all the same"
+            f"the coreset was made from another {problem.data.name!r} than the one found here"
+            f" (their fingerprints differ); name the data set (--data {setup.data}) to use it"
+            " all the same",
+            code="other-data",
+            data=setup.data,
         )
     return problem
 
 
-def words_of(coreset: Coreset, name: str) -> dict[str, Any]:
+def check_data(data: Any) -> None:
+    """Refuse what is no data set, with a TypeError."""
+    if data is not None and not isinstance(data, Data):
+        raise TypeError(
+            f"data must be a name, a path or a Dataset, not {type(data).__name__};"
+            " dataset(x, y, test=(xt, yt)) makes one of arrays"
+        )
+
+
+def provenance_table(coreset: Coreset, name: str) -> dict[str, Any]:
     """A table of a coreset's provenance, which a stranger may have written."""
     table = coreset.provenance.get(name, {})
     if not isinstance(table, Mapping):
         raise ArtifactError(
-            f"the coreset's provenance has {name} = {table!r} where a table should be; it cannot say how to be used"
+            f"the coreset's provenance has {name} = {table!r} where a table should be",
+            code="invalid-provenance",
+            name=name,
         )
     return dict(table)
 
 
-def _check_experts(reduction: Reduction, problem: Problem) -> None:
-    """Refuse experts that the method cannot use, or that were not kept for as long as it needs."""
-    name, needed, path = (
-        methods.name_of(reduction.method),
-        getattr(reduction.method, "expert_epochs", None),
-        str(reduction.setup.experts),
-    )
-    if needed is None:
-        raise ConfigError(f"method {name!r} learns from no experts; leave out --experts {path}")
-    if problem.experts is not None and problem.experts.num_epochs < needed:
-        settings = (
-            f" with max_start={reduction.method.max_start}"
-            if hasattr(reduction.method, "max_start")
-            else ""
-        )
-        command = ExpertFolder.open(path).command(needed)
-        raise ConfigError(
-            f"the experts in {path} were kept for {problem.experts.num_epochs} epochs, but {name}{settings} needs {needed}: run `{command}`"
-        )
-
+_TYPES: dict[str, type] = {"a text": str, "a whole number": int, "a table": Mapping}
 
 _KINDS = {
     "method": "a text",
@@ -276,23 +266,16 @@ _KINDS = {
     "options": "a table",
     "evaluate": "a table",
 }
-
-
-def _is(kind: str, value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        if kind == "a table"
-        else type(value) is {"a text": str, "a whole number": int}[kind]
-    )
+"""The entries of a configuration."""
 
 
 def _build_all(table: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
-    """Method, setup and inference of a configuration, None for one it does not name, and all that
-    is wrong with any of them.
+    """Method, setup and inference of a configuration, None for what it does not name, and all that
+    is wrong with them.
     """
     built: list[Any] = []
     problems: list[str] = []
-    for build_one in (_method_of, _setup_of, _inference_of):
+    for build_one in (_build_method, _build_setup, _build_inference):
         try:
             built.append(build_one(table))
         except ConfigError as error:
@@ -301,38 +284,36 @@ def _build_all(table: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
     return built, problems
 
 
-def _method_of(table: Mapping[str, Any]) -> Any:
+def _build_method(table: Mapping[str, Any]) -> Any:
     name = table.get("method")
-    return (
-        None
-        if name is None
-        else config.build(methods[name].make, table.get("options", {}), what=name)
-    )
+    if name is None:
+        return None
+    return config.build(methods[name].make, table.get("options", {}), what=name)
 
 
-def _setup_of(table: Mapping[str, Any]) -> Setup:
-    words = {**table.get("setup", {}), **({"data": table["data"]} if "data" in table else {})}
-    return config.build(Setup, words, what="setup")
+def _build_setup(table: Mapping[str, Any]) -> Setup:
+    fields = {**table.get("setup", {}), **({"data": table["data"]} if "data" in table else {})}
+    return config.build(Setup, fields, what="setup")
 
 
-def _inference_of(table: Mapping[str, Any]) -> Any:
-    options = dict(table.get("evaluate", {}))
+def _build_inference(table: Mapping[str, Any]) -> Any:
+    if not table.get("evaluate"):
+        return None
+    options = dict(table["evaluate"])
     name = str(options.pop("inference", "last-layer-vi"))
-    return (
-        config.build(inferences[name].make, options, what=f"evaluate by {name}")
-        if table.get("evaluate")
-        else None
-    )
+    return config.build(inferences[name].make, options, what=f"evaluate by {name}")
 
 
 def _own_data(setup: Setup) -> Dataset:
-    """What the coreset was made of."""
+    """The data a coreset was made from."""
     try:
         with stage("load"):
             return load(setup.data)
     except DataError as error:
         raise DataError(
-            f"{error}; if what the coreset was made of has moved, say where it is (--data)"
+            f"{error}; if the data of the coreset have moved, say where they are (--data)",
+            code=error.code,
+            **error.fields,
         ) from error
 
 
@@ -340,29 +321,33 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
-        raise ConfigError(f"unknown device {name!r}; there are auto, cpu and cuda")
-    if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            "--device cuda was asked for, but torch sees no CUDA device here; use cpu or auto"
+            f"unknown device {name!r}; there are auto, cpu and cuda",
+            code="unknown-device",
+            name=name,
         )
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("torch finds no CUDA device here; use cpu or auto", code="no-cuda")
     return torch.device(name)
 
 
-def _model(setup: Setup, data: Dataset) -> FlatModel:
+def _model(setup: Setup, data: Dataset, network: Any) -> Model:
     name = setup.model or ""
-    given: dict[str, Any] = {
-        name: getattr(setup, name) for name in ("width", "depth", "norm", "init")
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    if foreign.is_custom(name):
-        return foreign.load(name, data.shape, data.num_classes, given)
+    given = {field: getattr(setup, field) for field in NETWORK_FIELDS}
+    given = {field: value for field, value in given.items() if value is not None}
+    if network is not None or ":" in name:
+        return custom.load(network or name, data.shape, data.num_classes, given)
     make = models[name].make
     known = {option.name for option in config.options(make)}
     if unknown := sorted(set(given) - known):
         raise ConfigError(
-            f"model {setup.model!r} has no {' or '.join(unknown)}; it has {', '.join(sorted(known)) or 'no options'}"
+            f"model {name!r} has no {' or '.join(unknown)}; it has"
+            f" {', '.join(sorted(known)) or 'no options'}",
+            code="unknown-model-option",
+            model=name,
+            options=unknown,
         )
-    model: FlatModel = config.build(make, given, what=f"model {setup.model}").build(
+    model: Model = config.build(make, given, what=f"model {name}").build(
         data.shape, data.num_classes
     )
     return model

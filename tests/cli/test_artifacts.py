@@ -50,7 +50,7 @@ def test_what_is_no_coreset_file_is_told_from_a_damaged_one(
     for verb in ("evaluate {} --num-steps 2", "export {} again.npz"):
         sentence = refused(verb.format("out.npz"))
         assert "out.npz is no coreset file" in sentence
-        assert "an npz export cannot be evaluated" in sentence
+        assert "an archive, as export writes" in sentence
         assert "give the run it came from or its coreset.safetensors" in sentence
         assert (
             "notes.txt is no coreset file, or a damaged one; give a run or its coreset.safetensors"
@@ -209,7 +209,7 @@ def test_what_is_not_ours_is_not_written_over(
     mine = Path(npz("mine"))
     Path("mine.toml").write_text("[setup]")
     before = mine.read_bytes()
-    assert "mine.npz is there already and is no export" in refused(f"export run {mine}")
+    assert "mine.npz exists and is no export" in refused(f"export run {mine}")
     assert "mine.toml exists and is no HTML page" in refused("report run --out mine.toml")
     assert "run holds a run" in refused("testbed --method bpc-fkl --size 5 --out run")
     assert (mine.read_bytes(), Path("mine.toml").read_text()) == (before, "[setup]")
@@ -294,4 +294,4 @@ def test_other_files_in_a_run_can_be_written(run: None, done: Done) -> None:
 
 def test_features_cannot_become_pictures(done: Done, refused: Refused) -> None:
     done("reduce uniform moons --out run --ipc 2")
-    assert "export it as npz instead" in refused("export run out --format png")
+    assert "export npz instead" in refused("export run out --format png")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 REDUCE = "reduce uniform digits --ipc 2 --model linear --out runs/u"
 QUICK = "continual runs/u --stages 2 --seeds 2 --num-steps 5"

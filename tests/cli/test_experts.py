@@ -163,7 +163,7 @@ def test_what_does_not_fit_leaves_no_run_behind(done: Cli, refused: Refused) -> 
     assert "model.width: stored 8, given 16" in refused(
         f"{REDUCE} --width 16 --experts buffer --out run".replace("--width 8 ", "")
     )
-    assert "preprocess.kind: stored standard, given none" in refused(
+    assert "preprocess.kind: stored 'standard', given 'none'" in refused(
         f"{REDUCE} --preprocess none --experts buffer --out run"
     )
     sentence = refused(

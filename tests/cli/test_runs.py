@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 Refused = Callable[[str], str]
 Done = Callable[[str], Any]
@@ -68,17 +68,17 @@ def test_a_run_without_a_coreset_says_how_to_go_on(
     for verb in ("evaluate run --num-steps 2", "export run out.npz"):
         assert (
             refused(verb)
-            == f"run has no coreset yet (interrupted after step 19 of 24); go on with: {command}"
+            == f"run has no coreset yet (interrupted after step 19 of 24); resume with: {command}"
         )
     manifest = _manifest()
     for changes, words in (
-        ({"command": manifest["command"] + " --overwrite"}, f"go on with: {command}"),
+        ({"command": manifest["command"] + " --overwrite"}, f"resume with: {command}"),
         (
             {"status": "running", "reason": ""},
-            f"(it is still running, or was killed); go on with: {command}",
+            f"(it is still running, or was killed); resume with: {command}",
         ),
-        ({"command": ""}, "go on with: the command that made it, and --resume"),
-        ({"command": "pseudocore 'reduce"}, "go on with: the command that made it, and --resume"),
+        ({"command": ""}, "resume with: the command that made it and --resume"),
+        ({"command": "pseudocore 'reduce"}, "resume with: the command that made it and --resume"),
     ):
         Path("run/manifest.json").write_text(json.dumps(manifest | changes))
         assert words in refused("evaluate run --num-steps 2")
@@ -252,9 +252,7 @@ def test_a_folder_under_a_file_cannot_be_written(refused: Refused) -> None:
     assert "cannot write file/run: not a directory" in refused(
         REDUCE.replace("--out run", "--out file/run")
     )
-    assert "file is a file; a run needs a folder" in refused(
-        REDUCE.replace("--out run", "--out file")
-    )
+    assert "file is a file, not a folder" in refused(REDUCE.replace("--out run", "--out file"))
     assert Path("file").read_text() == "x"
 
 

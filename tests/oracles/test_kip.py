@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.methods.condense.kip import KIP, Learned, State
+from pseudocore.methods.condense.kip import KIP, KIPLearned, KIPState
 from pseudocore.models.dense import MLP
 
 MakeProblem = Callable[..., Problem]
@@ -48,7 +48,7 @@ def problem(make_problem: MakeProblem) -> Problem:
     return make_problem(MLP(width=WIDTH, depth=1))
 
 
-def begin(kip: KIP, problem: Problem) -> State:
+def begin(kip: KIP, problem: Problem) -> KIPState:
     """A state that has moved off its start: no gradient vanishes by symmetry, no point is one of
     the batch, where the NTK has a cusp.
     """
@@ -91,7 +91,7 @@ def numpy_features(theta: Array, x: Array) -> Array:
     return np.maximum(x @ weight.T + bias, 0)
 
 
-def numpy_losses(kip: KIP, problem: Problem, learned: Learned) -> tuple[float, float]:
+def numpy_losses(kip: KIP, problem: Problem, learned: KIPLearned) -> tuple[float, float]:
     """Squared error, and cross-entropy under the logit scale."""
     real, labels = problem.batch(RNG("batch").integers(problem.num_train, kip.batch_size))
     u = learned.x.numpy()

@@ -20,7 +20,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.data import digits
 from pseudocore.data import preprocessing as whiten
-from pseudocore.methods.bayes.vbpc import VBPC, FRePo, Learned, State
+from pseudocore.methods.bayes.vbpc import VBPC, FRePo, VBPCLearned, VBPCState
 from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP, Linear
 from pseudocore.objectives import pool
@@ -47,7 +47,7 @@ class Scene(NamedTuple):
 
     method: Any
     problem: Problem
-    state: State
+    state: VBPCState
     theta: Array
     x: Array
     y: NDArray[np.int64]
@@ -97,7 +97,7 @@ class Terms(NamedTuple):
     squared_error: float
 
 
-def numpy_terms(scene: Scene, learned: Learned, active: set[bytes] | None = None) -> Terms:
+def numpy_terms(scene: Scene, learned: VBPCLearned, active: set[bytes] | None = None) -> Terms:
     """Every term of both objectives by dense Bayesian linear regression; `active` collects which
     hidden units were on.
     """
@@ -135,14 +135,14 @@ def numpy_features(scene: Scene, x: Array) -> Array:
     return x
 
 
-def vbpc_loss(scene: Scene, learned: Learned, active: set[bytes] | None = None) -> float:
+def vbpc_loss(scene: Scene, learned: VBPCLearned, active: set[bytes] | None = None) -> float:
     terms = numpy_terms(scene, learned, active)
     return terms.nll + float(scene.method.kl_weight) / scene.problem.num_train * terms.kl
 
 
-def gradient_of_step(scene: Scene) -> Learned:
+def gradient_of_step(scene: Scene) -> VBPCLearned:
     after, _ = scene.method.step(scene.problem, scene.state, RNG)
-    return Learned(*(moments.first / (1 - 0.9) for moments in after.moments))
+    return VBPCLearned(*(moments.first / (1 - 0.9) for moments in after.moments))
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
@@ -234,7 +234,7 @@ def test_a_small_step_lowers_the_loss(
     shown = scene(replace(method, per_class=network[0]), make_problem(network[1]))
     after, _ = shown.method.step(shown.problem, shown.state, RNG)
 
-    def loss(learned: Learned) -> float:
+    def loss(learned: VBPCLearned) -> float:
         terms = numpy_terms(shown, learned)
         return terms.squared_error if isinstance(method, FRePo) else vbpc_loss(shown, learned)
 
@@ -259,7 +259,7 @@ def test_the_kl_term_is_the_divergence_over_the_number_of_training_points(
     assert losses[1] - losses[0] == pytest.approx(kl / small[1].num_train, rel=1e-8)
 
 
-def run(method: Any, problem: Problem, num: int = 4) -> list[State]:
+def run(method: Any, problem: Problem, num: int = 4) -> list[VBPCState]:
     states = [method.init(problem, RNG("init"))]
     for step in range(num):
         states.append(method.step(problem, states[-1], RNG("run", step))[0])
@@ -310,7 +310,7 @@ def test_averaging_is_a_moving_average_of_the_iterates(
     states = run(method, problem)
     expected = states[0].learned
     for state in states[1:]:
-        expected = Learned(
+        expected = VBPCLearned(
             *(
                 decay * old + (1 - decay) * new
                 for old, new in zip(expected, state.learned, strict=True)

@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 SCRIPT = """
 import sys, torch
 from pseudocore import assembly as setup
 from pseudocore import api
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 torch.set_num_threads(1)
 options = dict(per_class=1, batch_size=16, pool_size=3, max_age=4, averaging=0.5)

@@ -14,18 +14,19 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.evaluation.spectrum import spectrum
 from pseudocore.report.page import render
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 TINY: dict[str, Any] = {"num_draws": 3, "num_burn": 2, "num_leapfrog": 2}
 
 
 @pytest.fixture(scope="module")
 def made() -> Coreset:
-    return api.reduce("uniform", "digits", per_class=1, model="linear")
+    return api.reduce("uniform", "digits", per_class=1, model="linear").coreset
 
 
 def test_the_cost_of_every_stage_is_kept(tmp_path: Path) -> None:
-    coreset = api.reduce("uniform", "digits", per_class=1, model="linear", out=tmp_path / "run")
+    result = api.reduce("uniform", "digits", per_class=1, model="linear", out=tmp_path / "run")
+    coreset = result.coreset
     manifest = Run.open(tmp_path / "run").manifest
     assert list(manifest["cost"]) == ["load", "preprocess", "reduce"]
     assert manifest["peak_memory_mib"] == max(one["peak_mib"] for one in manifest["cost"].values())
@@ -43,14 +44,14 @@ def test_the_cost_of_every_stage_is_kept(tmp_path: Path) -> None:
     assert "robustness" not in api.evaluate(coreset, inference="sgd", num_steps=2, seeds=1)["cost"]
 
 
-def test_costs_of_a_resumed_run_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_of_a_resumed_run_add_up(tmp_path: Path, made: Coreset) -> None:
     words = {
         "method": "uniform",
         "setup": {"data": "digits", "model": "linear"},
         "options": {"per_class": 1},
     }
     reduction = api.Reduction.from_config(words)
-    problem = api.build_problem(api.reduce("uniform", "digits", per_class=1, model="linear"))
+    problem = api.build_problem(made)
     folder = Run.create(tmp_path / "run", api.resolved(reduction, problem).to_config())
     folder.update_manifest(cost={"reduce": {"seconds": 100.0, "peak_mib": 10**6}})
     api.run_reduction(reduction, problem, folder)
@@ -113,7 +114,7 @@ def test_the_page_shows_it_all(tmp_path: Path) -> None:
             landscape=temperature == 1,
             **TINY,
         )
-        run.save_evaluation(f"hmc-{temperature}", json.loads(json.dumps(result)))
+        run.save_evaluation(f"hmc-{temperature}", json.loads(json.dumps(result.to_dict())))
     text = render([run], tmp_path / "page.html").read_text()
     for words in (
         "traces of hmc",

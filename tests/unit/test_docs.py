@@ -246,33 +246,10 @@ def test_the_vbpc_page_has_every_setting() -> None:
 # ----------------------------------------------------------------------------------------------------------
 
 
-def test_there_are_presets() -> None:
-    assert len(presets.available()) >= 4
-
-
 @every_preset
 def test_a_preset_builds(name: str) -> None:
     reduction = Reduction.from_config(presets.read(name))
     assert Reduction.from_config(reduction.to_config()) == reduction
     assert reduction.evaluate is not None
     assert reduction.evaluate["inference"] in inferences
-
-
-@every_preset
-def test_a_preset_says_what_it_is(name: str) -> None:
-    """Its header: the cell it reproduces, what came out and at what cost, and a launch line that
-    names it.
-    """
-    text = presets.available()[name].read_text()
-    header = text[: text.index("\n\n")]
-    assert all(line.startswith("#") for line in header.splitlines())
-    for word in ("Cell", "Result", "Launch"):
-        assert re.search(rf"^# {word}\b.*: \S", header, re.MULTILINE), f"no {word} line"
-    launch = re.search(r"^# Launch: (.*)$", header, re.MULTILINE)
-    assert launch is not None
-    assert f"--preset {name} " in launch[1]
-    assert launch[1].split()[:3] == [
-        "pseudocore",
-        "reduce",
-        methods.name_of(Reduction.from_config(presets.read(name)).method),
-    ]
+    assert presets.find(name).cell

@@ -15,8 +15,8 @@ from pseudocore.reproduce.bench import formatting as lines
 from pseudocore.reproduce.bench import plan, tasks
 from pseudocore.reproduce.bench.workload import SIZES, Workload, device_of
 from pseudocore.runtime import COMPILE_HELP, Compile
-from pseudocore.store import strict_json
-from pseudocore.store.overwrite import refuse_own_file
+from pseudocore.store.files import write_json
+from pseudocore.store.run_folder import refuse_own_file
 
 NAME = "bench"
 
@@ -103,5 +103,5 @@ def _verb() -> Callable[..., Any]:
 
 
 def _keep(document: Mapping[str, Any], file: Path) -> None:
-    strict_json.write(file, document)
+    write_json(file, document)
     err.print(f"numbers in {file}")

@@ -31,9 +31,9 @@ out = Console(
 
 def print_json(document: Any) -> None:
     """Print one JSON document on standard output, without NaN or Infinity literals."""
-    from pseudocore.store import strict_json  # imports torch, which `--help` must not
+    from pseudocore.store.files import encode_json  # imports torch, which `--help` must not
 
-    out.print(json.dumps(json.loads(strict_json.encode(document)), indent=2))
+    out.print(json.dumps(json.loads(encode_json(document)), indent=2))
 
 
 def comparison_table(rows: list[Row], *, details: bool = False) -> Table:

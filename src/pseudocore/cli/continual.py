@@ -18,9 +18,8 @@ from pseudocore.data import load
 from pseudocore.evaluation.names import metric_title
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.reproduce import continual as protocol
-from pseudocore.store import strict_json
-from pseudocore.store.overwrite import refuse_own_file
-from pseudocore.store.runs import Run
+from pseudocore.store.files import write_json
+from pseudocore.store.run_folder import Run, refuse_own_file
 
 NAME = "continual"
 
@@ -98,7 +97,7 @@ def _verb(name: str) -> Callable[..., Any]:
 
 
 def _copy(document: Mapping[str, Any], file: Path) -> None:
-    strict_json.write(file, document)
+    write_json(file, document)
     err.print(f"kept in {file}")
 
 

@@ -14,7 +14,7 @@ from pseudocore import assembly as setups
 from pseudocore.cli.console import comparison_table, err, out, progress
 from pseudocore.core.problem import Problem
 from pseudocore.evaluation.tables import comparison
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 SETUP: dict[str, Any] = {"data": "digits", "model": "convnet-wide", "width": 32}
 LEARNED: dict[str, Any] = {"num_steps": 400, "batch_size": 128}

@@ -17,7 +17,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.evaluation.names import DETAILS
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.store.coreset_file import load_coreset
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 NAME = "evaluate"
 _NUM_ROBUST = 1000

@@ -75,7 +75,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
                         progress(f"experts on {data}", total, done)
                     )
 
-                facts = api.experts(
+                facts = api.train_experts(
                     data, out=out, num=num, epochs=epochs, seed=seed, storage=storage, group=group, device=device, compile=compile,
                     overwrite=overwrite, command=command, on_start=on_start, on_epoch=lambda *news: shown["advance"](*news), **options,
                 )  # fmt: skip

@@ -1,18 +1,16 @@
 """`pseudocore methods`, `data`, `compare`, `report`, `export`: show or copy what exists."""
 
-import itertools
 import shlex
-import textwrap
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from pseudocore import presets
 from pseudocore.cli.console import comparison_table, err, out, print_json
 from pseudocore.cli.flags import Json, Switch
 from pseudocore.cli.output import warn_of_divergence
+from pseudocore.cli.presets import print_names
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import inferences
 from pseudocore.core.registry import methods as registry
@@ -21,8 +19,7 @@ from pseudocore.evaluation.tables import Estimate, Row, comparison
 from pseudocore.evaluation.tables import markdown as to_markdown
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.export import export_npz, export_pngs
-from pseudocore.store.overwrite import refuse_own_file
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run, refuse_own_file
 
 
 def methods(*, json: Json = False) -> int:
@@ -37,18 +34,8 @@ def methods(*, json: Json = False) -> int:
         table.add_row(entry.name, entry.kind, entry.summary, entry.paper)
     out.print(table)
     out.print(f"\ninference: {', '.join(entry.name for entry in inferences)}")
-    known = [name.partition("/") for name in presets.available()]
-    out.print("presets:   --preset FOLDER/NAME" if known else "presets:   none")
-    for folder, parts in itertools.groupby(known, key=lambda parts: parts[0]):
-        out.print(
-            textwrap.fill(
-                ", ".join(name for _, _, name in parts),
-                120,
-                initial_indent=f"{folder + '/':<15}",
-                subsequent_indent=" " * 15,
-                break_on_hyphens=False,
-            )
-        )
+    out.print("presets:   --preset FOLDER/NAME")
+    print_names()
     return 0
 
 

@@ -26,6 +26,7 @@ from pseudocore.core.registry import did_you_mean, methods
 _VERBS = {
     "demo": "Compare coresets of the built-in digits by uniform, FRePo and VBPC with all of them.",
     "methods": "List methods by kind (select, condense, bayes) with papers; inferences; presets.",
+    "presets": "List presets; with NAME, print one: its cell, settings and protocols.",
     "data": "Data sets: list, info NAME, import SRC NAME.",
     "experts": "Train networks on all of DATA and save every epoch, for trajectory matching.",
     "reduce": "Make a coreset: a RUN folder with points, configuration and provenance.",
@@ -45,7 +46,7 @@ _VERBS = {
 }
 """Verbs and their help; the module of a verb is imported only when the verb is called."""
 
-_FIXED = {"demo": "demo"} | dict.fromkeys(
+_FIXED = {"demo": "demo", "presets": "presets"} | dict.fromkeys(
     ("methods", "data", "compare", "report", "export"), "listings"
 )
 """Modules of the verbs whose flags do not depend on other words; the other verbs have `make_app`

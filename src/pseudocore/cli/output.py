@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pseudocore.cli.console import err
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 
 def file_name(first: str, settings: Mapping[str, Any]) -> str:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 
-from pseudocore import api, presets
+from pseudocore import api
 from pseudocore import assembly as setups
-from pseudocore.assembly import Setup
+from pseudocore.assembly import Setup, ignored_fields
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
@@ -17,8 +17,9 @@ from pseudocore.core.config import options
 from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
+from pseudocore.reduction import configuration
 from pseudocore.runtime.profiling import recording
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 NAME = "reduce"
 
@@ -27,7 +28,8 @@ def make_app(words: Sequence[str]) -> App:
     """The verb with one subcommand: the method that `words` name, whose fields are its flags."""
     entry = methods[words[0]]
     of_method = flagging.parameters(entry.make, "Method")
-    of_setup = flagging.parameters(Setup, "Data and model", skip=["data"])
+    skip = ["data", *ignored_fields(entry.make)]
+    of_setup = flagging.parameters(Setup, "Data and model", skip=skip)
     app = App(name=NAME)
     app.command(
         flagging.extend(_verb(entry, words), [*of_method, *of_setup]),
@@ -72,7 +74,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             checkpoint_every: Steps between checkpoints.
             checkpoint_seconds: Seconds between checkpoints.
         """
-        table = _merge(entry, data, seed, preset, given)
+        table = _table(entry, data, seed, preset, given)
         if fraction is not None:
             _check_fraction(entry, given)
         with recording():
@@ -105,7 +107,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
                 folder.close()
                 next_step = (
                     f"{out} holds its earlier run again"
-                    if folder.gave_way
+                    if folder.was_restored
                     else f"resume with: {_resuming(words)}"
                 )
                 err.print(f"{interruption}; {next_step}")
@@ -114,31 +116,19 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
     return reduce
 
 
-def _merge(
+def _table(
     entry: Entry, data: str | None, seed: int | None, preset: str | None, given: dict[str, Any]
 ) -> dict[str, Any]:
-    """Defaults, then the preset, then flags."""
-    table: dict[str, Any] = {"method": entry.name, "setup": {}, "options": {}}
-    table |= presets.read(preset) if preset else {}
-    if table["method"] != entry.name:
-        raise ConfigError(
-            f"preset {preset!r} is for method {table['method']!r}, not {entry.name!r}",
-            code="wrong-preset",
-            preset=preset,
-            method=table["method"],
-        )
-    if data is not None:
-        table["data"] = data
-    elif "data" not in table and "data" not in table["setup"]:
+    """The configuration: defaults, then the preset, then flags."""
+    setup = flagging.given(given, Setup) | ({} if data is None else {"data": data})
+    options = flagging.given(given, entry.make)
+    table = configuration(entry.name, preset, setup, options, seed)
+    if "data" not in table and "data" not in table["setup"]:
         raise ConfigError(
             f"name the data set: pseudocore reduce {entry.name} DATA --out RUN; "
             "pseudocore data list shows those found here",
             code="missing-data",
         )
-    if seed is not None:
-        table["seed"] = seed
-    table["setup"] = {**table["setup"], **flagging.given(given, Setup)}
-    table["options"] = {**table["options"], **flagging.given(given, entry.make)}
     return table
 
 

@@ -10,10 +10,8 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter, validators
 from rich.table import Table
 
-from pseudocore import presets
-from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
-from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch
+from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, verb
 from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation.tables import format_metric
 from pseudocore.reproduce import pages, render
@@ -24,112 +22,83 @@ from pseudocore.reproduce.running import CellRunner
 from pseudocore.store.files import write_bytes, writing
 
 NAME = "table"
-_SHOWN = ("accuracy", "nll")
+_SEVERITY = Parameter(negative="", validator=validators.Number(gte=1, lte=5))
+_ABOVE_ZERO = Parameter(validator=validators.Number(gt=0))
 
 
 def make_app(words: Sequence[str]) -> App:
-    """The verb; `words` are for telling how to go on."""
-    return flagging.verb(NAME, _verb(words))
+    """The verb; `words` are repeated in the hint how to resume."""
+    return verb(NAME, _function(words))
 
 
-def _verb(words: Sequence[str]) -> Callable[..., Any]:
+def _function(words: Sequence[str]) -> Callable[..., Any]:
     def table(
-        name: Annotated[str | None, Parameter(help="Table, as kim2022-1 or digits.")] = None,
+        name: str | None = None,
         /,
         *,
-        patterns: Annotated[
-            list[str] | None,
-            Parameter(
-                name="--cells",
-                negative="",
-                help="Only cells whose name fits this, with * and ?; repeat for several.",
-            ),
-        ] = None,
-        seeds: Annotated[
-            int,
-            AtLeastOne,
-            Parameter(help="Fresh networks for a coreset; selectors also choose anew for each."),
-        ] = 3,
-        severity: Annotated[
-            list[int] | None,
-            Parameter(
-                negative="",
-                validator=validators.Number(gte=1, lte=5),
-                help="Also score all 15 corruptions at this severity, 1 to 5; repeat for several.",
-            ),
-        ] = None,
-        budget_minutes: Annotated[
-            float | None,
-            Parameter(
-                validator=validators.Number(gt=0), help="After this long no further cell is begun."
-            ),
-        ] = None,
-        settings: Annotated[
-            list[str] | None,
-            Parameter(
-                name="--set",
-                negative="",
-                help="NAME=VALUE instead of a preset's: num_steps, setup.width, evaluate.num_steps, ...",
-            ),
-        ] = None,
-        folder: Annotated[
-            Path, Parameter(name="--out", help="Folder of results: TABLE/CELL.json.")
-        ] = Path("benchmarks/results"),
-        work: Annotated[
-            Path, Parameter(help="Folder for the coresets and experts that cells share.")
-        ] = Path("runs/tables"),
-        plan: Annotated[
-            bool, Switch, Parameter(help="Print what would be done, and stop.")
-        ] = False,
-        render: Annotated[
-            bool,
-            Switch,
-            Parameter(help="Print the table as Markdown, from the stored results; run nothing."),
-        ] = False,
-        page: Annotated[
-            Path | None, Parameter(help="With --render: write this .md or .html file instead.")
-        ] = None,
+        patterns: Annotated[list[str] | None, Parameter(name="--cells", negative="")] = None,
+        seeds: Annotated[int, AtLeastOne] = 3,
+        severity: Annotated[list[int] | None, _SEVERITY] = None,
+        budget_minutes: Annotated[float | None, _ABOVE_ZERO] = None,
+        settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+        folder: Annotated[Path, Parameter(name="--out")] = Path("benchmarks/results"),
+        work: Path = Path("runs/tables"),
+        plan: Annotated[bool, Switch] = False,
+        render: Annotated[bool, Switch] = False,
+        page: Path | None = None,
         device: Device = "auto",
         json: Json = False,
     ) -> int:
+        """Fill a table.
+
+        Args:
+            name: Table, as kim2022-1 or digits.
+            patterns: Only cells whose name matches this, with * and ?; repeat for several.
+            seeds: Fresh networks per coreset; selectors also select anew for each.
+            severity: Also score all 15 corruptions at this severity, 1 to 5; repeat for several.
+            budget_minutes: Start no cell after this long.
+            settings: NAME=VALUE instead of a preset's: num_steps, setup.width, evaluate.num_steps.
+            folder: Folder of results: TABLE.jsonl.
+            work: Folder for the coresets and experts that cells share.
+            plan: Print the plan and run nothing.
+            render: Print the table as Markdown from the stored results and run nothing.
+            page: With --render: write this .md or .html file instead.
+        """
         if page is not None and not render:
-            raise ConfigError(f"--page {page} needs --render")
+            raise ConfigError(f"--page {page} needs --render", code="page-without-render")
         if render and json:
-            raise ConfigError("--render gives Markdown or HTML; --json without it gives the cells")
+            raise ConfigError(
+                "--render gives Markdown or HTML; --json without it gives the cells",
+                code="render-json",
+            )
         if render:
             return _render(name, folder, page)
         if name is None:
             return _list(folder, json)
-        chosen = matching(cells(name, presets.available()), *(patterns or ()))
-        options: dict[str, Any] = {
-            "seeds": seeds,
-            "severities": tuple(severity or ()),
-            "changes": _changes(settings or ()),
-        }
-        planned = make_plan(chosen, presets.available(), folder, **options)
+        severities = tuple(severity or ())
+        planned = make_plan(
+            matching(cells(name), *(patterns or ())),
+            folder,
+            seeds=seeds,
+            severities=severities,
+            changes=_changes(settings or ()),
+        )
         if plan:
             _show_plan(planned, json)
             return 0
         refuse_if_idle(planned)
         if not json:
             _show_plan(planned, False)
-        shop = CellRunner(
-            work, seeds, tuple(severity or ()), device, commit(), on_wait=_say_that_it_waits
-        )
+        runner = CellRunner(work, seeds, severities, device, commit(), on_wait=_say_waiting)
         try:
-            results = _run(planned, shop, folder, budget_minutes, (err if json else out).print)
+            results = _run(planned, runner, folder, budget_minutes, (err if json else out).print)
         except KeyboardInterrupt:
-            err.print(
-                f"interrupted; finished cells are kept, go on with: {shlex.join(['pseudocore', NAME, *words])}"
-            )
+            command = shlex.join(["pseudocore", NAME, *words])
+            err.print(f"interrupted; finished cells are kept, resume with: {command}")
             return 130
         if json:
-            print_json(
-                {
-                    "table": name,
-                    "cells": [_in_brief(one, results.get(one.cell.name)) for one in planned],
-                }
-            )
+            briefs = [_brief(one, results.get(one.cell.name)) for one in planned]
+            print_json({"table": name, "cells": briefs})
         return 2 if any(result.status != FINISHED for result in results.values()) else 0
 
     return table
@@ -139,7 +108,9 @@ def _changes(pairs: Sequence[str]) -> dict[str, Any]:
     found = {}
     for name, equals, value in (pair.partition("=") for pair in pairs):
         if not equals:
-            raise ConfigError(f"--set {name} has no value; write --set {name}=VALUE")
+            raise ConfigError(
+                f"--set {name} has no value; write --set {name}=VALUE", code="set-without-value"
+            )
         try:
             found[name] = jsons.loads(value)
         except jsons.JSONDecodeError:
@@ -148,32 +119,28 @@ def _changes(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def _list(folder: Path, as_json: bool) -> int:
-    counts = {name: len(cells(name, presets.available())) for name in table_names()}
+    tables = [
+        {"name": name, "title": title(name), "cells": len(cells(name))} for name in table_names()
+    ]
     if as_json:
-        print_json(
-            [{"name": name, "title": title(name), "cells": num} for name, num in counts.items()]
-        )
+        print_json(tables)
         return 0
-    for name, num in counts.items():
-        out.print(f"{name:<14} {num:>4} cells  {title(name)}")
+    for one in tables:
+        out.print(f"{one['name']:<14} {one['cells']:>4} cells  {one['title']}")
     err.print(
-        f"next: pseudocore {NAME} NAME --plan, or pseudocore {NAME} --render for what {folder} holds"
+        f"next: pseudocore {NAME} NAME --plan, or pseudocore {NAME} --render for the results in "
+        f"{folder}"
     )
     return 0
 
 
 def _render(name: str | None, folder: Path, page: Path | None) -> int:
-    known = presets.available()
-    blocks = (
-        render.render_all(folder, known)
-        if name is None
-        else render.render_table(name, folder, known)
-    )
+    blocks = render.render_all(folder) if name is None else render.render_table(name, folder)
     if page is None:
         out.print(pages.to_markdown(blocks), end="")
         return 0
     if page.suffix not in (".md", ".html"):
-        raise ConfigError(f"--page {page} is neither a .md nor a .html file")
+        raise ConfigError(f"--page {page} is neither a .md nor a .html file", code="page-suffix")
     text = (
         pages.to_markdown(blocks)
         if page.suffix == ".md"
@@ -188,112 +155,103 @@ def _render(name: str | None, folder: Path, page: Path | None) -> int:
 
 def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
     if as_json:
-        print_json([_in_brief(one, None) for one in planned])
+        print_json([_brief(one, None) for one in planned])
         return
-    grid = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("cell", "preset", "what", "cost"):
-        grid.add_column(column)
+    grid = Table("cell", "preset", "what", "cost", box=None, header_style="bold", pad_edge=False)
     for one in planned:
-        what = (
-            "done"
-            if one.done
-            else _short(one.obstacle) or (f"run again: {one.moved}" if one.moved else "run")
-        )
-        grid.add_row(
-            one.cell.name,
-            one.recipe.preset if one.recipe is not None else "–",
-            what,
-            one.estimate if one.to_run else "",
-        )
+        what = "done" if one.done else _short(one.obstacle) or "run"
+        if one.to_run and one.moved:
+            what = f"run again: {one.moved}"
+        preset = one.recipe.preset if one.recipe is not None else "–"
+        grid.add_row(one.cell.name, preset, what, one.estimate if one.to_run else "")
     out.print(grid)
-    known = [
-        cost for one in planned if one.to_run and (cost := one.seconds or one.benched) is not None
-    ]
-    num_done, num_run = sum(one.done for one in planned), sum(one.to_run for one in planned)
-    sums = (
-        f", about {sum(known):.0f} s for the {len(known)} whose cost here is known" if known else ""
-    )
+    num_done, to_run = sum(one.done for one in planned), [one for one in planned if one.to_run]
+    known = [cost for one in to_run if (cost := one.seconds or one.benched) is not None]
+    sums = ""
+    if known:
+        sums = f", about {sum(known):.0f} s for the {len(known)} whose cost here is known"
     out.print(
-        f"{len(planned)} cells: {num_done} done, {num_run} to run{sums}, {len(planned) - num_done - num_run} cannot be run here"
+        f"{len(planned)} cells: {num_done} done, {len(to_run)} to run{sums}, "
+        f"{len(planned) - num_done - len(to_run)} cannot be run here"
     )
-    for obstacle in dict.fromkeys(
-        one.obstacle for one in planned if _short(one.obstacle) != one.obstacle
-    ):
-        out.print(obstacle)
+    for obstacle in dict.fromkeys(one.obstacle for one in planned):
+        if _short(obstacle) != obstacle:
+            out.print(obstacle)
 
 
 def _short(obstacle: str) -> str:
-    """A missing data set without where it was looked for, which is said once below the plan."""
+    """Without the folders a data set was looked for in, which are printed once below the plan."""
     return obstacle.partition(" (looked in")[0]
 
 
 def _run(
     planned: Sequence[Planned],
-    shop: CellRunner,
+    runner: CellRunner,
     folder: Path,
     minutes: float | None,
     say: Callable[[str], None],
 ) -> dict[str, Result]:
-    """Run what is to be run, as long as there is time, and keep each result as soon as it is there."""
+    """Run cells while there is time, and keep each result as soon as there is one."""
     began, results = time.monotonic(), dict[str, Result]()
     waiting = [one for one in planned if one.to_run]
     with progress(f"{NAME} {planned[0].cell.table}", len(waiting)) as advance:
         for number, one in enumerate(waiting):
             left = None if minutes is None else 60 * minutes - (time.monotonic() - began)
             if left is not None and (left <= 0 or (one.seconds or 0.0) > left):
-                err.print(
-                    f"out of time before {one.cell.name}: {len(waiting) - number} cells are left for another call"
-                )
+                rest = len(waiting) - number
+                err.print(f"out of time before {one.cell.name}: {rest} cells are left to run")
                 break
-            with shop.claim(one.cell) as is_ours:
-                if is_ours and (result := _result(one, shop, folder)) is not None:
+            with runner.claim(one.cell) as is_ours:
+                if not is_ours:
+                    err.print(f"{one.cell.name}: another process is running it")
+                elif (result := _result(one, runner, folder)) is not None:
                     results[one.cell.name] = result
                     (err.print if result.status != FINISHED else say)(_line(result))
-                elif not is_ours:
-                    err.print(f"{one.cell.name}: another process is at it")
             advance(number + 1, {})
     return results
 
 
-def _say_that_it_waits(what: str) -> None:
+def _say_waiting(what: str) -> None:
     err.print(f"waiting for another process that makes {what}")
 
 
-def _result(one: Planned, shop: CellRunner, folder: Path) -> Result | None:
-    """Of a cell, kept; nothing if another process has run it since the plan was made."""
+def _result(one: Planned, runner: CellRunner, folder: Path) -> Result | None:
+    """Of a cell, kept; None if another process has run it since the plan was made."""
     assert one.recipe is not None  # or it could not be run
     before = stored(folder, [one.cell], {one.cell.name: one.recipe}).get(one.cell.name)
-    if before is not None and not difference(before, one.recipe, shop.seeds, shop.severities):
+    if before is not None and not difference(before, one.recipe, runner.seeds, runner.severities):
         return None
-    result = shop.run(one.cell, one.recipe)
+    result = runner.run(one.cell, one.recipe)
     if result.status == FINISHED or before is None or before.status != FINISHED:
-        keep(folder, result)  # a failure never takes the place of numbers
+        keep(folder, result)  # a failure never replaces numbers
     return result
 
 
 def _line(result: Result) -> str:
     if result.status != FINISHED:
         return f"{result.cell}: {result.reason}"
-    ways = []
+    parts = []
     for name, one in result.evaluations.items():
         scores = [
             f"{metric} {format_metric(*one['metrics'][metric].values())}"
-            for metric in _SHOWN
+            for metric in ("accuracy", "nll")
             if metric in one["metrics"]
         ]
-        ways.append(f"{name}: {', '.join(scores)}")
-    return f"{result.cell}  {'  '.join(ways)}  ({result.seconds:.1f} s)"
+        parts.append(f"{name}: {', '.join(scores)}")
+    return f"{result.cell}  {'  '.join(parts)}  ({result.seconds:.1f} s)"
 
 
-def _in_brief(one: Planned, result: Result | None) -> dict[str, Any]:
+def _brief(one: Planned, result: Result | None) -> dict[str, Any]:
     result = result or one.result
-    return {
+    brief: dict[str, Any] = {
         "cell": one.cell.name,
         "preset": one.recipe.preset if one.recipe is not None else None,
-        "status": result.status if result is not None else "cannot" if one.obstacle else "waiting",
-        "reason": result.reason if result is not None else one.obstacle,
+        "status": "cannot" if one.obstacle else "waiting",
+        "reason": one.obstacle,
         "to_run": one.to_run,
-        "metrics": {name: way["metrics"] for name, way in result.evaluations.items()}
-        if result is not None
-        else {},
+        "metrics": {},
     }
+    if result is not None:
+        metrics = {name: found["metrics"] for name, found in result.evaluations.items()}
+        brief |= {"status": result.status, "reason": result.reason, "metrics": metrics}
+    return brief

@@ -19,9 +19,8 @@ from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.reproduce import testbed as bench
 from pseudocore.reproduce.testbed import Bed, Curve
-from pseudocore.store import strict_json
-from pseudocore.store.files import write_bytes, writing
-from pseudocore.store.manifest import MANIFEST_FILE
+from pseudocore.store.files import write_bytes, write_json, writing
+from pseudocore.store.folders import MANIFEST_FILE
 
 NAME = "testbed"
 
@@ -114,7 +113,7 @@ def _document(bed: Bed, curves: Sequence[Curve], seed: int, seconds: float) -> d
 def _keep(folder: Path, document: dict[str, Any], curves: Sequence[Curve]) -> None:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    strict_json.write(folder / "testbed.json", document)
+    write_json(folder / "testbed.json", document)
     try:
         import matplotlib  # noqa: F401
     except ImportError:

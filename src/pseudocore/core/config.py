@@ -54,6 +54,9 @@ class Range:
         return None
 
 
+ALIASES = {"ipc": "per_class"}
+"""Other names of options."""
+
 Count = Annotated[int, Range(low=1)]
 Whole = Annotated[int, Range(low=0)]
 Positive = Annotated[float, Range(above=0)]
@@ -78,7 +81,7 @@ _known: dict[type, tuple[Option, ...]] = {}
 
 
 def options(cls: type) -> tuple[Option, ...]:
-    """The fields of a configuration class, in order."""
+    """The fields of a configuration class, in order; a class that is no dataclass has none."""
     if cls not in _known:
         _known[cls] = _read_options(cls)
     return _known[cls]
@@ -88,6 +91,8 @@ def _read_options(cls: type) -> tuple[Option, ...]:
     """What `options` keeps: the documentation of fields is read from the source, which takes
     milliseconds.
     """
+    if not dataclasses.is_dataclass(cls):
+        return ()
     hints = typing.get_type_hints(cls, include_extras=True)
     docs = _field_docs(cls)
     result = []
@@ -99,9 +104,22 @@ def _read_options(cls: type) -> tuple[Option, ...]:
     return tuple(result)
 
 
+def without_aliases(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options under their own names: `per_class` for `ipc`."""
+    for alias, name in ALIASES.items():
+        if alias in values and name in values:
+            raise ConfigError(
+                f"{alias} and {name} are the same option; give one of them",
+                code="option-given-twice",
+                options=[alias, name],
+            )
+    return {ALIASES.get(name, name): value for name, value in values.items()}
+
+
 def build(cls: type[T], values: Mapping[str, Any], *, what: str = "") -> T:
     """An instance from a mapping such as a TOML table; every problem is reported at once."""
     known = {option.name: option for option in options(cls)}
+    values = without_aliases(values)
     problems = []
     for name in values:
         if name not in known:

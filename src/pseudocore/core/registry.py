@@ -58,8 +58,9 @@ class Registry:
         """A decorator that enters a class under `name`."""
 
         def add(cls: type[T]) -> type[T]:
-            place = f"{cls.__module__}:{cls.__qualname__}"
-            taken = self._index().get(name) or _place(self._classes.get(name))
+            place, taken = place_of(cls), self._index().get(name)
+            if name in self._classes:
+                taken = place_of(self._classes[name])
             if taken not in (None, place):
                 raise ConfigError(
                     f"two {self.noun}s are named {name!r}: {taken} and {place}",
@@ -102,14 +103,13 @@ class Registry:
         return sorted({*self._entries, *self._index()})
 
     def name_of(self, instance: object) -> str:
-        """The name an instance's class is registered under."""
-        for name, cls in self._classes.items():
-            if cls is type(instance):
-                return name
-        raise ConfigError(
-            f"{type(instance).__name__} is not a registered {self.noun}",
-            code=f"unregistered-{self.noun}",
-        )
+        """The name an instance's class is registered under; `module:Class` of any other."""
+        cls = type(instance)
+        return next((name for name, one in self._classes.items() if one is cls), place_of(cls))
+
+    def has_class(self, cls: object) -> bool:
+        """Whether a class is registered."""
+        return any(one is cls for one in self._classes.values())
 
     def _index(self) -> Mapping[str, str]:
         """`module:Class` by name, of this package's own."""
@@ -142,6 +142,13 @@ def lazy_attribute(package: str, places: Iterable[str], name: str) -> Any:
     raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
+def place_of(found: Any) -> str:
+    """`module:name` of a class or function, or of the class of anything else."""
+    if not hasattr(found, "__qualname__"):
+        found = type(found)
+    return f"{found.__module__}:{found.__qualname__}"
+
+
 def did_you_mean(name: str, known: Iterable[str], *, num: int = 1) -> str:
     """`; did you mean 'x'?` when a known name is near, else nothing."""
     words = suggestion(name, known, num=num)
@@ -170,10 +177,6 @@ def _near(word: str, known: Iterable[str], num: int) -> list[str]:
     return difflib.get_close_matches(word, known, num, cutoff=0.75) or difflib.get_close_matches(
         word, alike, num, cutoff=0.6
     )
-
-
-def _place(cls: type | None) -> str | None:
-    return None if cls is None else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _first_line(docstring: str | None) -> str:

@@ -1,15 +1,15 @@
-"""The values that flow between packages, and the four protocols an algorithm can follow.
+"""The values that flow between packages, and the protocols that algorithms follow.
 
 `Dataset -> Problem -> (method) -> Coreset -> (inference) -> Predict -> metrics`: each arrow is a
-plain value.
+plain value. Optional behaviour is a protocol of its own, checked with `isinstance`.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -225,16 +225,18 @@ class Preprocess(Protocol):
 
 
 class Augment(Protocol):
-    """A random, differentiable change of a batch of inputs; equal `rng`, equal change (siamese
-    use).
-    """
+    """A random, differentiable change of a batch of inputs; equal `rng`, equal change."""
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor: ...
 
 
+Statistics = Mapping[str, Tensor]
+"""Batch-norm statistics by name."""
+
+
 class Model(Protocol):
-    """A network as a function of one flat parameter vector: a body giving features, a linear head
-    giving logits.
+    """A network as a function of one flat parameter vector: a body that gives features, and a
+    linear head that gives logits.
     """
 
     @property
@@ -243,6 +245,10 @@ class Model(Protocol):
     def num_features(self) -> int: ...
     @property
     def num_classes(self) -> int: ...
+    @property
+    def has_kernels(self) -> bool:
+        """Whether this package has GPU kernels for it."""
+
     def init(
         self,
         rng: Rng,
@@ -250,23 +256,41 @@ class Model(Protocol):
         num: int | None = None,
         device: Any = "cpu",
         dtype: torch.dtype = torch.float32,
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Initial parameters (parameters,), or (num, parameters)."""
+
     def features(
-        self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None
+        self, theta: Tensor, x: Tensor, statistics: Statistics | None = None
     ) -> Tensor: ...
-    def logits(
-        self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None
-    ) -> Tensor: ...
-    def statistics(self, theta: Tensor, x: Tensor) -> dict[str, Tensor]: ...
-    def head(self, theta: Tensor) -> tuple[Tensor, Tensor]: ...
-    def tensors(self, theta: Tensor) -> list[Tensor]: ...
+    def logits(self, theta: Tensor, x: Tensor, statistics: Statistics | None = None) -> Tensor: ...
+    def statistics(self, theta: Tensor, x: Tensor) -> dict[str, Tensor]:
+        """Batch-norm statistics of a batch; empty for other norms."""
+
+    def head(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the last layer."""
+
+    def tensors(self, theta: Tensor) -> list[Tensor]:
+        """Every parameter in its own shape, the head's last."""
+
     def layers(
-        self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None
-    ) -> list[Tensor]: ...
+        self, theta: Tensor, x: Tensor, statistics: Statistics | None = None
+    ) -> list[Tensor]:
+        """The inputs of every layer with weights but the first, then the features."""
+
     def layer_scale(
         self, *, device: Any = "cpu", dtype: torch.dtype = torch.float32
-    ) -> tuple[Tensor, Tensor]: ...
-    def describe(self) -> dict[str, Any]: ...
+    ) -> tuple[Tensor, Tensor]:
+        """Centre and scale of a prior that keeps every layer's outputs near unit size."""
+
+    def describe(self) -> dict[str, Any]:
+        """Name and options, for provenance."""
+
+
+@runtime_checkable
+class ModelSpec(Protocol):
+    """Options of a network, from which it is built for a data set."""
+
+    def build(self, shape: tuple[int, ...], num_classes: int) -> Model: ...
 
 
 class Experts(Protocol):
@@ -287,26 +311,49 @@ class Experts(Protocol):
 
 
 class Cache(Protocol):
-    """Where what takes long to compute is kept between runs, under a full description of what it
-    is; None when it is not there.
-    """
+    """Results that are slow to compute, kept between runs under a full description."""
 
     def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None: ...
     def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None: ...
     def lock(self, what: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """In which one process at a time looks for this and makes it: the others wait, and find it
-        there.
-        """
+        """Let one process at a time look for a result and compute it."""
         ...
 
 
 Predict = Callable[[Tensor], Tensor]
 """Raw inputs (n, ...) to log-probabilities (n, classes), already averaged over the posterior."""
 
+
+class Uncertainty(NamedTuple):
+    """Per example, in nats."""
+
+    entropy: Tensor
+    """Of the averaged prediction: all uncertainty."""
+    mutual_information: Tensor
+    """Between label and theta: the part on which draws disagree."""
+
+
+@runtime_checkable
+class PredictsByDraw(Protocol):
+    """A `Predict` that averages draws and knows what each of them predicts."""
+
+    def __call__(self, raw: Tensor, /) -> Tensor: ...
+    def each(self, raw: Tensor) -> Iterator[Tensor]:
+        """Log-probabilities (n, classes) of every draw in turn."""
+
+    def uncertainty(self, raw: Tensor) -> Uncertainty: ...
+
+
+@runtime_checkable
+class SelectsSettings(Protocol):
+    """A `Predict` some of whose settings were selected on training data."""
+
+    @property
+    def selected_settings(self) -> Mapping[str, float]: ...
+
+
 LogDensity = Callable[[Tensor, Rng], Tensor]
-"""Flat theta to an unnormalised log-density; `rng` draws the mini-batch or augmentation, when there
-is one.
-"""
+"""Flat theta to an unnormalised log-density; `rng` draws the mini-batch or augmentation, if any."""
 
 
 @runtime_checkable
@@ -352,6 +399,13 @@ class NeedsExperts(Protocol):
     def expert_loss(self) -> str: ...
 
 
+@runtime_checkable
+class UsesPrior(Protocol):
+    """A method that reads the prior of the problem; declared as a class attribute."""
+
+    uses_prior: ClassVar[bool]
+
+
 class Sampler(Protocol):
     """A Markov chain (or, at temperature zero, an optimiser) on flat parameters."""
 
@@ -359,6 +413,7 @@ class Sampler(Protocol):
     def step(self, log_density: LogDensity, state: Any, rng: Rng) -> tuple[Any, Any]: ...
 
 
+@runtime_checkable
 class Inference(Protocol):
     """Anything that turns a coreset into predictions."""
 

@@ -5,17 +5,18 @@ The place where predictions of `inference` meet the measures of `evaluation`, wh
 each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Dataset, Inference, Predict
+from pseudocore.core.types import Coreset, Dataset, Inference, Predict, SelectsSettings
 from pseudocore.evaluation.landscape import Points, along
-from pseudocore.evaluation.metrics import Metrics, measure, spreads
+from pseudocore.evaluation.metrics import Metrics, Spread, measure, spreads
+from pseudocore.evaluation.names import DETAILS, metric_title
 from pseudocore.evaluation.published_metrics import published_scores
 from pseudocore.evaluation.robustness import (
     Corrupted,
@@ -25,11 +26,11 @@ from pseudocore.evaluation.robustness import (
     in_batches,
 )
 from pseudocore.evaluation.spectrum import spectrum
+from pseudocore.evaluation.tables import format_metric
 from pseudocore.inference.diagnostics import Diagnosis, diagnose, of_all_seeds
-from pseudocore.inference.draws import Draws
+from pseudocore.inference.draws import traces
 from pseudocore.inference.predict import Predictive
 from pseudocore.inference.sgd import SGD
-from pseudocore.inference.traces import traces
 from pseudocore.runtime.profiling import stage
 
 NUM_PICTURED = 1000
@@ -52,6 +53,76 @@ class Extras(NamedTuple):
     num_robust: int = 1000
     published: bool = False
     landscape: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Evaluation(Mapping[str, Any]):
+    """The scores of an inference on a coreset; also a mapping of the same entries."""
+
+    inference: str
+    options: dict[str, Any]
+    """Those of the inference."""
+    model: dict[str, Any]
+    data: str
+    setup: dict[str, Any]
+    """What was changed of the coreset's own setup."""
+    robust: dict[str, Any]
+    """Number of inputs and severities, where robustness was measured."""
+    seeds: int
+    metrics: dict[str, Spread]
+    """Mean and sample standard deviation over seeds, by metric."""
+    per_seed: list[dict[str, float]]
+    reliability: dict[str, list[Any]]
+    """Confidence and accuracy by bin, over all seeds."""
+    chosen: list[dict[str, float]] | None = None
+    """Settings that were chosen while fitting, by seed."""
+    corruptions: dict[str, dict[str, float]] | None = None
+    """Accuracy by corruption and severity."""
+    ood: str | None = None
+    """Name of the other data set."""
+    traces: dict[str, Any] | None = None
+    """Of the first seed's chains."""
+    spectrum: dict[str, list[float]] | None = None
+    """Power by frequency of the coreset's images and of real ones."""
+    landscape: dict[str, Any] | None = None
+    """Losses along a line between two networks."""
+    diagnostics: list[dict[str, Any]] | None = None
+    """Of each seed's chains."""
+    warnings: list[str] | None = None
+    """What to know before trusting the chains."""
+    seconds: float
+    cost: dict[str, dict[str, Any]]
+    """Seconds and peak memory by stage."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; what was not measured is left out."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def table(self) -> str:
+        """A line for each metric: its title, mean and standard deviation."""
+        width = max(len(metric_title(name)) for name in self.metrics)
+        return "\n".join(
+            f"{metric_title(name):<{width}}  {format_metric(**spread)}"
+            for name, spread in self.metrics.items()
+        )
+
+    def __repr__(self) -> str:
+        scores = ", ".join(
+            f"{name} {format_metric(**spread)}"
+            for name, spread in self.metrics.items()
+            if name not in DETAILS
+        )
+        return f"Evaluation({self.inference} on {self.data}: {scores}; {self.seeds} seeds)"
+
+    def __getitem__(self, name: str) -> Any:
+        return self.to_dict()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.to_dict())
+
+    def __len__(self) -> int:
+        return len(self.to_dict())
 
 
 class _Seed(NamedTuple):
@@ -131,15 +202,18 @@ def _one(
             more |= _mean_scores(sweep) if sweep else {}
             if extras.foreign is not None:
                 more |= foreign_scores(predict, problem.data, extras.foreign, extras.num_robust)
-    return _Seed(metrics, more, sweep, *_chains(predict), getattr(predict, "chosen", {}))
+    selected: Mapping[str, float] = (
+        predict.selected_settings if isinstance(predict, SelectsSettings) else {}
+    )
+    return _Seed(metrics, more, sweep, *_chains(predict), selected)
 
 
 def _chains(predict: Predict) -> tuple[Diagnosis | None, dict[str, Any]]:
     """How the chains were, where there are some: an ensemble's draws are one tensor and no chain."""
-    if not isinstance(predict, Predictive) or isinstance(predict.draws, Tensor):
+    if not isinstance(predict, Predictive) or predict.chains is None:
         return None, {}
     with stage("diagnose", predict.problem.device):
-        return diagnose(predict), traces(cast(Draws, predict.draws))
+        return diagnose(predict), traces(predict.chains)
 
 
 def _scores(metrics: Metrics) -> dict[str, float]:

@@ -28,7 +28,9 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.types import PredictsByDraw
 from pseudocore.evaluation.metrics import Tally, check_predictions
+from pseudocore.inference.predict import Prediction
 
 
 def batch_mean_nll(log_probs: Tensor, y: Tensor, batch_size: int = 256) -> float:
@@ -77,20 +79,19 @@ def published_scores(
     """
     nll = ece = 0.0
     num = 0
-    earlier = getattr(predict, "earlier", ())
+    earlier = predict.earlier if isinstance(predict, Prediction) else ()
     right = [0] * (len(earlier) + 1)
     for x, y in batches:
-        each = torch.stack(
-            list(predict.each(x)) if hasattr(predict, "each") else [predict(x)]
-        ).cpu()  # (draws, batch, classes)
+        found = predict.each(x) if isinstance(predict, PredictsByDraw) else [predict(x)]
+        each = torch.stack(list(found)).cpu()  # (draws, batch, classes)
         mean = each.double().logsumexp(0) - math.log(len(each))
         nll += batch_mean_nll(each, y, batch_size) * len(y)
         ece += batchwise_ece(mean, y, batch_size) * len(y)
         num += len(y)
-        found = [mean, *(moment(x).cpu() for moment in earlier)]
+        moments = [mean, *(moment(x).cpu() for moment in earlier)]
         right = [
             so_far + int((log_probs.argmax(1) == y).sum())
-            for so_far, log_probs in zip(right, found, strict=True)
+            for so_far, log_probs in zip(right, moments, strict=True)
         ]
     best = {"published_accuracy": max(right) / num} if earlier else {}
     return {**best, "published_nll": nll / num, "published_ece": ece / num}

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pseudocore.core.errors import DataError
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Dataset, Examples, Predict
-from pseudocore.data.corruptions.corrupt import CORRUPTIONS, corrupt, official
+from pseudocore.core.types import Dataset, Examples, Predict, PredictsByDraw
+from pseudocore.data.corruptions import CORRUPTIONS, corrupt, official
 from pseudocore.evaluation.metrics import Metrics, measure
 from pseudocore.evaluation.ood import detect, entropy
 
@@ -105,7 +105,7 @@ def in_batches(examples: Examples, size: int = _BATCH) -> Iterator[tuple[Tensor,
 def _uncertainty(predict: Any, examples: Examples, num: int) -> dict[str, Tensor]:
     parts: dict[str, list[Tensor]] = {}
     for x, _ in in_batches(Examples(examples.x[:num], examples.y[:num])):
-        if hasattr(predict, "uncertainty"):
+        if isinstance(predict, PredictsByDraw):
             found = predict.uncertainty(x)
             scores = {"entropy": found.entropy, "information": found.mutual_information}
         else:

@@ -1,9 +1,9 @@
-"""A network of the user's own: `--model package.module:function` names a factory that returns any
-`nn.Module`.
+"""A network of the user's own: an `nn.Module`, a function that returns one, or the name of such a
+function as `--model package.module:function`.
 
 SAFETY: naming one imports that module and calls that function, with all a Python program may do.
 That is for the user to decide: a name that comes out of a coreset's provenance is refused
-(`setup.build_problem`), so a stranger's file runs no code.
+(`assembly.build_problem`), so a stranger's file runs no code.
 
 The factory is called by keyword with those of `num_classes`, `shape`, `channels` it has parameters
 for, and with any of `width`, `depth`, `norm` that were asked for. The last `nn.Linear` of what it
@@ -20,36 +20,82 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.registry import models, place_of
 from pseudocore.core.rng import Rng
+from pseudocore.core.types import Model, ModelSpec
 from pseudocore.models.flat import BatchNorm, FlatModel, Initial
 
 
-def is_custom(name: str) -> bool:
-    """Whether a model's name means code outside this package."""
-    return ":" in name
+def described(network: Any) -> tuple[dict[str, Any], Any]:
+    """The fields of a setup for a network, and the network itself where they cannot rebuild it.
+
+    Args:
+        network: A name, a registered model (`ConvNet(width=32)`), an `nn.Module`, a function that
+            makes one, or None.
+
+    Returns:
+        Fields of a setup, and what to pass to `load`, or None.
+    """
+    if network is None or isinstance(network, str):
+        return ({} if network is None else {"model": network}), None
+    if models.has_class(type(network)):
+        config.check(network)
+        return {"model": models.name_of(network), **config.to_dict(network)}, None
+    if models.has_class(network):
+        raise TypeError(f"model must be an instance, {network.__name__}(), not the class")
+    if isinstance(network, FlatModel):
+        return {"model": network.describe()["name"]}, network
+    if isinstance(network, nn.Module | ModelSpec) or callable(network):
+        return {"model": place_of(network)}, network
+    raise TypeError(
+        "model must be a name, a model of pseudocore.models, an nn.Module or a function that makes"
+        f" one, not {type(network).__name__}"
+    )
 
 
 def load(
-    name: str, shape: tuple[int, ...], num_classes: int, given: Mapping[str, Any] | None = None
-) -> FlatModel:
-    """The network the factory `module:function` makes for inputs of this shape; `given` are options
-    to hand on.
+    network: Any,
+    shape: tuple[int, ...],
+    num_classes: int,
+    given: Mapping[str, Any] | None = None,
+) -> Model:
+    """A network of the user's own for inputs of a shape.
+
+    Args:
+        network: `module:function`, a function that makes an `nn.Module`, a module, or a model.
+        shape: Shape of one input.
+        num_classes: Number of outputs.
+        given: Options for the function. Defaults to none.
+
+    Returns:
+        The network on a flat vector.
     """
+    if isinstance(network, ModelSpec):
+        return network.build(shape, num_classes)
     options = dict(given or {})
+    if isinstance(network, FlatModel | nn.Module) and options:
+        raise ConfigError(
+            f"{', '.join(options)} given beside a network that is already made",
+            code="options-beside-instance",
+            options=sorted(options),
+        )
+    if isinstance(network, FlatModel):
+        return network
     initial: Initial = options.pop("init", "torch")
-    network = _call(
-        name,
-        _factory(name),
-        {"num_classes": num_classes, "shape": shape, "channels": shape[0]},
-        options,
-    )
-    body, num_features = _behead(name, network, num_classes)
+    name = network if isinstance(network, str) else place_of(network)
+    if isinstance(network, nn.Module):
+        module = copy.deepcopy(network).cpu()
+    else:
+        factory = _factory(name) if isinstance(network, str) else network
+        offered = {"num_classes": num_classes, "shape": shape, "channels": shape[0]}
+        module = _call(name, factory, offered, options)
+    body, num_features = _behead(name, module, num_classes)
     body = _without_state(name, body)
-    _check(name, body, network, shape, num_features, num_classes)
-    return FlatModel(
-        body, num_features, num_classes, {"name": name, **options, "init": initial}, initial
-    )
+    _check(name, body, module, shape, num_features, num_classes)
+    description = {"name": name, **options, "init": initial}
+    return FlatModel(body, num_features, num_classes, description, initial)
 
 
 def _factory(name: str) -> Any:

@@ -23,7 +23,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.objectives import multiformation as formation
 from pseudocore.objectives import trajectory
-from pseudocore.objectives.initial import Initial
+from pseudocore.objectives.initial import ImageSettings, Initial
 from pseudocore.objectives.trajectory import Info
 from pseudocore.objectives.unroll import View, augment_vjp
 from pseudocore.runtime import autodiff
@@ -68,11 +68,9 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(ImageSettings):
     """What the methods that match class by class have in common."""
 
-    per_class: Count = 10
-    """Pseudo-images per class."""
     num_steps: Count = 10_000
     """Matching steps."""
     batch_size: Count = 256
@@ -82,9 +80,6 @@ class Settings:
     image_momentum: Fraction = 0.5
     """Share of the last change of the images that is kept."""
     initial: Initial = "noise"
-    """Start from real images, from mixes of two of a class, or from noise."""
-    formation: Count = 1
-    """Images that a stored one holds along each side; 1 stores them one by one."""
 
     repeats_passes: ClassVar[bool] = True
     """A step passes every class through the network."""

@@ -1,5 +1,5 @@
-r"""Kernels of networks: the two closed forms of an infinitely wide fully-connected ReLU network,
-and the inner products of features.
+r"""Kernels of networks: closed forms of infinitely wide fully-connected ReLU networks, and inner
+products of features.
 
 For hidden layers $l = 1 \dots L$ of a network whose weights have variance $\sigma_w^2$ over the
 fan-in and whose biases have $\sigma_b^2$, with $c = K / \sqrt{K(x,x) K(x',x')}$ of the layer below
@@ -21,6 +21,7 @@ gradient passes through the formula there.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -28,17 +29,18 @@ from torch import Tensor
 
 from pseudocore.core.problem import Problem
 
+Kernel = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Points to their kernel with themselves (M, M), and that of a real batch with them (n, M)."""
+
 
 class DenseKernel(NamedTuple):
-    """The kernel of a fully-connected ReLU network of infinite width, on inputs (n, ...) taken as
-    vectors.
-    """
+    """The kernel of an infinitely wide fully-connected ReLU network, on flattened inputs."""
 
     kind: Literal["nngp", "ntk"]
     depth: int
     """Hidden layers L."""
     weight_variance: float = 2.0
-    """σ_w²; 2 keeps the size of what passes a layer."""
+    """σ_w²; 2 keeps the scale of activations."""
     bias_variance: float = 0.01
     """σ_b², above 0: a point at the origin has no direction otherwise."""
 
@@ -64,15 +66,13 @@ class DenseKernel(NamedTuple):
     def _between(self, x: Tensor, other: Tensor, own: Tensor | None) -> Tensor:
         """The recursion on x (n, d) and other (m, d), off the places of a point with itself."""
         half = self.weight_variance / 2
-        rows, columns = (
-            self._first(points.square().sum(1), x.shape[1]) for points in (x, other)
-        )  # K(x, x), K(x', x')
+        # K(x, x), K(x', x')
+        rows, columns = (self._first(points.square().sum(1), x.shape[1]) for points in (x, other))
         kernel = tangent = self._first(x @ other.mT, x.shape[1])
         for _ in range(self.depth):
             size = (rows.unsqueeze(1) * columns).sqrt()
-            zeroth, first = _arc_cosines(
-                kernel / size if own is None else torch.where(own, 0.0, kernel / size)
-            )
+            cosine = kernel / size if own is None else torch.where(own, 0.0, kernel / size)
+            zeroth, first = _arc_cosines(cosine)
             kernel = half * size * first + self.bias_variance
             tangent = kernel + half * tangent * zeroth
             rows, columns = half * rows + self.bias_variance, half * columns + self.bias_variance
@@ -89,20 +89,37 @@ def own_features(problem: Problem, theta: Tensor, x: Tensor) -> Tensor:
 
 
 def real_features(problem: Problem, theta: Tensor, x: Tensor, real: Tensor) -> Tensor:
-    """Last-layer features (n, h) of real inputs; with batch norm under the statistics of the points
-    x, as they will be at prediction.
+    """Last-layer features (n, h) of real inputs; batch norm has the statistics of the points x, as
+    at prediction.
     """
     with problem.fast():
-        return problem.model.features(theta, real, problem.model.statistics(theta, x) or None).to(
-            real.dtype
-        )
+        statistics = problem.model.statistics(theta, x) or None
+        return problem.model.features(theta, real, statistics).to(real.dtype)
 
 
 def inner_products(x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """The linear kernel of features x (n, h) with themselves (n, n) and of others (m, h) with them
+    """Inner products of features x (n, h) with themselves (n, n), and of others (m, h) with them
     (m, n), over h.
     """
     return x @ x.mT / x.shape[1], other @ x.mT / x.shape[1]
+
+
+def feature_kernel(problem: Problem, thetas: Sequence[Tensor], x: Tensor, real: Tensor) -> Kernel:
+    """The mean kernel of the features of several networks, for points like x.
+
+    Features of the real batch are computed once, as no gradient passes through them.
+    """
+    fixed = [real_features(problem, theta, x, real) for theta in thetas]
+
+    def kernel(x: Tensor) -> tuple[Tensor, Tensor]:
+        products = [
+            inner_products(own_features(problem, theta, x), other)
+            for theta, other in zip(thetas, fixed, strict=True)
+        ]
+        grams, crosses = zip(*products, strict=True)
+        return torch.stack(grams).mean(0), torch.stack(crosses).mean(0)
+
+    return kernel
 
 
 def _arc_cosines(cosine: Tensor) -> tuple[Tensor, Tensor]:

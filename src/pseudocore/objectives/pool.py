@@ -6,15 +6,29 @@ the pool always holds young and old: a coreset fitted to networks of one age alo
 other.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pseudocore.core.config import Count, Positive
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.runtime import autodiff
 from pseudocore.training.optimisers import Moments, adam, start
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSettings:
+    """Fields of the methods that keep a pool."""
+
+    pool_size: Count = 10
+    """Networks kept in the pool."""
+    max_age: Count = 100
+    """Training steps after which a pool network is replaced by a fresh one."""
+    pool_lr: Positive = 3e-4
+    """Adam's step size of the pool networks on the coreset."""
 
 
 class Pool(NamedTuple):

@@ -20,7 +20,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.objectives import multiformation as formation
-from pseudocore.objectives.initial import Initial
+from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.unroll import Drawn, Energy, View
 from pseudocore.runtime.execution import repeated
 from pseudocore.training.losses import Loss, per_example
@@ -69,21 +69,14 @@ class Info(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(ImageSettings):
     """What the trajectory methods have in common; the defaults are those for ten images per class."""
 
-    per_class: Count = 10
-    """Pseudo-images per class."""
     num_steps: Count = 5000
-    """Outer steps."""
     image_lr: Positive = 1000.0
     """Step size of SGD on images, in normalised units."""
     image_momentum: Fraction = 0.5
     """Share of the last change of the images that is kept."""
-    initial: Initial = "real"
-    """Start from real images, from mixes of two of a class, or from noise."""
-    formation: Count = 1
-    """Images that a stored one holds along each side; 1 stores them one by one."""
     max_start: Count = 20
     """Inner training starts at an expert's epoch below this."""
     num_inner_steps: Count = 30

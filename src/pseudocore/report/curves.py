@@ -8,7 +8,7 @@ import numpy as np
 
 from pseudocore.report import svg
 from pseudocore.report.values import is_finite, is_number
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

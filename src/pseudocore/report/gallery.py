@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pseudocore.core.types import Coreset
 from pseudocore.report import svg
-from pseudocore.store import png
+from pseudocore.store.export import encode_png, to_uint8
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,13 +170,13 @@ def _pictures(
     coreset: Coreset, shown: Sequence[int], classes: Sequence[str]
 ) -> dict[str, list[svg.Image]]:
     x = coreset.x[list(shown)]
-    pixels = png.to_uint8(x.float() / 255 if x.dtype == torch.uint8 else x)
+    pixels = to_uint8(x.float() / 255 if x.dtype == torch.uint8 else x)
     pictures: dict[str, list[svg.Image]] = {}
     for point, picture in zip(shown, pixels, strict=True):
         words = [classes[point], f"weight {float(coreset.weight[point]):.3g}"]
         if coreset.indices is not None:
             words.insert(1, f"training example {int(coreset.indices[point])}")
-        packed = svg.image(png.encode(picture), classes[point], " · ".join(words), "image/png")
+        packed = svg.image(encode_png(picture), classes[point], " · ".join(words), "image/png")
         pictures.setdefault(classes[point], []).append(packed)
     return pictures
 

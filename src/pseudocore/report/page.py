@@ -18,7 +18,7 @@ from pseudocore.report.gallery import show
 from pseudocore.report.values import finite_values, is_finite
 from pseudocore.store.coreset_file import CORESET_FILE
 from pseudocore.store.files import StrPath, write_bytes
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 Pairs = list[tuple[str, str]]
 """Facts: names and texts."""

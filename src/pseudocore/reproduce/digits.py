@@ -1,77 +1,46 @@
-"""Our own small table: every method at 1, 5 and 10 digits per class, each used in several ways. Its
-settings are in `digits.toml`.
+"""Our own small table: every method at 1, 5 and 10 digits per class, by two inferences.
 
-A method of the registry that the file says nothing of runs with the settings common to all, so a
-new method is a new row.
+Its settings are in `sheets/digits.toml`; a method that the sheet does not name runs with the shared
+ones, so a new method is a new row.
 """
 
-import functools
-from collections.abc import Mapping
-from importlib.resources import files
+from dataclasses import fields
 from typing import Any
 
 from pseudocore.core.registry import methods
-from pseudocore.reproduce.fields import fields
-from pseudocore.store import toml
+from pseudocore.presets import EvaluationProtocol, sheet
 
 NAME = "digits"
 PRESET = "tables/digits.toml"
 TITLE = "our own: every method on the built-in digits"
 
 
-def methods_and_budgets() -> list[tuple[str, str]]:
-    """In the order of rows; a method without a budget, `full`, has one row."""
-    found = [
-        (entry.name, f"ipc{budget}")
-        for budget in _file()["budgets"]
-        for entry in methods
-        if "per_class" in _fields(entry.name)
-    ]
-    return found + [
-        (entry.name, "full") for entry in methods if "per_class" not in _fields(entry.name)
-    ]
+def rows() -> list[tuple[str, str]]:
+    """Methods and budgets; a method without a budget, `full`, has one row."""
+    budgeted = [entry.name for entry in methods if "per_class" in _fields(entry.name)]
+    found = [(name, f"ipc{budget}") for budget in sheet(NAME)["budgets"] for name in budgeted]
+    return found + [(entry.name, "full") for entry in methods if entry.name not in budgeted]
 
 
-def model(method: str) -> str:
-    return str(settings(method, "full")["setup"]["model"])
-
-
-def settings(method: str, budget: str) -> dict[str, Any]:
-    """What a preset would hold for a cell."""
-    special = _file()["method"].get(method, {})
-    common = {name: value for name, value in _file()["options"].items() if name in _fields(method)}
-    options = {**common, **{name: value for name, value in special.items() if name != "setup"}}
+def tables(method: str, budget: str) -> dict[str, Any]:
+    """The configuration of a row, as `Reduction.from_config` takes it."""
+    shared = sheet(NAME)
+    special = dict(shared["method"].get(method, {}))
+    setup = special.pop("setup", shared["setup"])
+    known = _fields(method)
+    options = {name: value for name, value in shared["options"].items() if name in known} | special
     if budget != "full":
         options["per_class"] = int(budget.removeprefix("ipc"))
+    return {"method": method, "setup": {"data": NAME, **setup}, "options": options}
+
+
+def protocols() -> dict[str, EvaluationProtocol]:
+    """By inference."""
     return {
-        "method": method,
-        "setup": {"data": NAME, **(special.get("setup") or _file()["setup"])},
-        "options": options,
+        name: EvaluationProtocol(name, dict(options))
+        for name, options in sheet(NAME)["inference"].items()
     }
 
 
-def ways() -> Mapping[str, Mapping[str, Any]]:
-    """Inferences and their options, by name."""
-    return dict(_file()["inference"])
-
-
-def note() -> str:
-    """How the settings were chosen, and what cannot be compared."""
-    return str(_file()["note"])
-
-
-def experts() -> dict[str, Any]:
-    """How experts are trained, for the methods that learn from some."""
-    return dict(_file()["experts"])
-
-
-def _fields(method: str) -> frozenset[str]:
-    return fields(methods[method].make)
-
-
-@functools.cache
-def _file() -> dict[str, Any]:
-    return toml.loads(
-        files("pseudocore.reproduce").joinpath("digits.toml").read_text(encoding="utf-8"),
-        source=PRESET,
-    )
+def _fields(method: str) -> set[str]:
+    return {field.name for field in fields(methods[method].make)}

@@ -11,11 +11,11 @@ class Heading(NamedTuple):
     text: str
 
 
-class Words(NamedTuple):
+class Paragraph(NamedTuple):
     text: str
 
 
-class Items(NamedTuple):
+class Bullets(NamedTuple):
     texts: tuple[str, ...]
 
 
@@ -24,7 +24,7 @@ class Grid(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
 
-Block = Heading | Words | Items | Grid
+Block = Heading | Paragraph | Bullets | Grid
 
 _STYLE = """body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums } th, td { padding: .2rem .7rem; text-align: left }
@@ -49,9 +49,9 @@ def _markdown(block: Block) -> str:
     match block:
         case Heading(level, text):
             return f"{'#' * level} {text}"
-        case Words(text):
+        case Paragraph(text):
             return text
-        case Items(texts):
+        case Bullets(texts):
             return "\n".join(f"- {text}" for text in texts)
         case Grid(header, rows):
             lines = [header, tuple("---" for _ in header), *rows]
@@ -65,9 +65,9 @@ def _html(block: Block) -> str:
     match block:
         case Heading(level, text):
             return f"<h{level}>{_inline(text)}</h{level}>"
-        case Words(text):
+        case Paragraph(text):
             return f"<p>{_inline(text)}</p>"
-        case Items(texts):
+        case Bullets(texts):
             return "<ul>" + "".join(f"<li>{_inline(text)}</li>" for text in texts) + "</ul>"
         case Grid(header, rows):
             head = "".join(f"<th>{_inline(cell)}</th>" for cell in header)

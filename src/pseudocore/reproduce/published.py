@@ -1,5 +1,5 @@
-"""The numbers printed in the papers, cell by cell: `published.csv`, our copy, with where each
-stands and what is known against it.
+"""The numbers printed in the papers: `published.csv`, with where each stands and what is known
+against it.
 
 Accuracies are fractions. `section` is the paper's; the texts the numbers were taken from have no
 pages. `num_seeds` is empty where the paper does not say over how many its `sd` is taken.
@@ -10,16 +10,11 @@ import functools
 from importlib.resources import files
 from typing import NamedTuple
 
-PAPERS = {
-    "kim2022": "Kim et al. 2022, arXiv 2210.06205",
-    "tiwary2023": "Tiwary et al. 2023, arXiv 2303.11278",
-    "lcmat2023": "Shin et al. 2023, arXiv 2303.04449",
-    "vbpc2025": "VBPC 2025, arXiv 2502.21143",
-}
+from pseudocore.presets import sheet
 
 
 class Printed(NamedTuple):
-    """One number of one table, and what it is a number of."""
+    """One number of one table."""
 
     paper: str
     table: str
@@ -39,12 +34,16 @@ class Printed(NamedTuple):
     caveat: str
 
     @property
+    def table_name(self) -> str:
+        """`kim2022-1`; the paper alone where only a summary of it is known."""
+        return self.paper if self.table == "summary" else f"{self.paper}-{self.table}"
+
+    @property
     def source(self) -> str:
         """`Kim et al. 2022, arXiv 2210.06205, Table 1 (Section 5.2)`."""
         table = "its summary" if self.table == "summary" else f"Table {self.table}"
-        return f"{PAPERS[self.paper]}, {table}" + (
-            f" (Section {self.section})" if self.section else ""
-        )
+        section = f" (Section {self.section})" if self.section else ""
+        return f"{sheet(self.paper)['paper']}, {table}{section}"
 
 
 @functools.cache

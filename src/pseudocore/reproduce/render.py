@@ -1,7 +1,7 @@
-"""Ours beside theirs: a table's stored results as blocks of text and tables, which `pages.py`
-writes as Markdown or HTML.
+"""Ours beside theirs: a table's stored results as blocks, which `pages.py` writes as Markdown or
+HTML.
 
-A difference is in standard errors: of our mean over n seeds and of the printed one, whose sd counts
+A difference is in standard errors of our mean over n seeds and of the printed one, whose sd counts
 as that of a single run where the paper does not say over how many it was taken. What is said of a
 missing cell is the same on every machine.
 """
@@ -9,272 +9,228 @@ missing cell is the same on every machine.
 import collections
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pseudocore.evaluation.names import DETAILS, metric_title
 from pseudocore.evaluation.tables import Estimate, format_metric
-from pseudocore.reproduce import digits as own
+from pseudocore.presets import PUBLISHED, TRUE, sheet
+from pseudocore.reproduce import digits
 from pseudocore.reproduce.cells import Cell, cells, table_names, title
-from pseudocore.reproduce.pages import Block, Grid, Heading, Items, Words
+from pseudocore.reproduce.pages import Block, Bullets, Grid, Heading, Paragraph
 from pseudocore.reproduce.published import Printed
-from pseudocore.reproduce.recipes import PUBLISHED, TRUE, Missing, Recipe, find_recipe
+from pseudocore.reproduce.recipes import Missing, Recipe, find_recipe
 from pseudocore.reproduce.results import FINISHED, Result, stored
 
-NOT_RUN = "not run yet"
 _FOOT = (
-    "Δ is the difference to the printed mean in standard errors, positive when ours is higher. *Ours* is honest inference, the last "
-    "iterate, metrics over the whole test set; *their protocol* is what is known to have produced the printed numbers, choices on "
-    "the test set included."
+    "Δ is the difference to the printed mean in standard errors, positive when ours is higher. "
+    "*Ours* is honest inference, the last iterate, metrics over the whole test set; *their "
+    "protocol* is what is known to have produced the printed numbers, choices on the test set "
+    "included."
 )
 
 
-def render_table(table: str, out: Path, presets: Mapping[str, Path]) -> list[Block]:
-    """One table, every cell of it."""
-    found = cells(table, presets)
-    recipes = {cell.name: find_recipe(cell, presets) for cell in found}
-    results = stored(
-        out, found, {name: one for name, one in recipes.items() if isinstance(one, Recipe)}
-    )
-    filled = [
-        cell
-        for cell in found
-        if (result := results.get(cell.name)) is not None and result.status == FINISHED
-    ]
-    blocks: list[Block] = [
-        Heading(2, f"{table}: {title(table)}"),
-        Words(f"{len(filled)} of {len(found)} cells are filled."),
-    ]
-    if table == own.NAME:
-        blocks.append(Words(own.note()))
-    if any(cell.printed for cell in found):
-        blocks += [_beside(found, recipes, results), Words(_FOOT), *_caveats(found)]
-    if filled:
-        blocks += [
-            Heading(3, "All metrics, and cost"),
-            _everything([(cell, results[cell.name]) for cell in filled]),
-        ]
-    if not any(cell.printed for cell in found) and len(filled) < len(found):
-        blocks.append(
-            Words(
-                _in_short(
-                    [
-                        _why(recipes[cell.name], results.get(cell.name))
-                        for cell in found
-                        if cell not in filled
-                    ]
-                )
-            )
-        )
-    return blocks
+@dataclass(frozen=True)
+class Row:
+    """A cell with what is known of it."""
+
+    cell: Cell
+    recipe: Recipe | Missing
+    result: Result | None
+
+    @property
+    def filled(self) -> Result | None:
+        """The result, if it finished."""
+        return self.result if self.result and self.result.status == FINISHED else None
+
+    @property
+    def obstacle(self) -> str:
+        """Why the cell is not filled."""
+        if self.result is not None:
+            return f"failed: {self.result.reason}"
+        return self.recipe.reason if isinstance(self.recipe, Missing) else "not run yet"
 
 
-def render_all(out: Path, presets: Mapping[str, Path]) -> list[Block]:
-    """Every table with something in it, and what is to be said of the others."""
+def render_table(table: str, out: Path) -> list[Block]:
+    """One table with all its cells."""
+    return _blocks(table, _rows(table, out))
+
+
+def render_all(out: Path) -> list[Block]:
+    """Every table that has results, and why the others have none."""
     blocks: list[Block] = [
         Heading(1, "Reproduction"),
-        Words(
-            "Printed numbers and ours, from the results stored in `benchmarks/results`. [tables.md](tables.md) says how cells are run."
+        Paragraph(
+            "Printed numbers and ours, from the results stored in `benchmarks/results`. "
+            "[tables.md](tables.md) says how cells are run."
         ),
-        Words(
-            "Written by `pseudocore table --render --page docs/reproduction.md`; a test checks that it matches the stored results."
+        Paragraph(
+            "Written by `pseudocore table --render --page docs/reproduction.md`; a test checks that "
+            "it matches the stored results."
         ),
     ]
     empty = []
     for table in table_names():
-        found = cells(table, presets)
-        recipes = {cell.name: find_recipe(cell, presets) for cell in found}
-        if stored(
-            out, found, {name: one for name, one in recipes.items() if isinstance(one, Recipe)}
-        ):
-            blocks += render_table(table, out, presets)
+        rows = _rows(table, out)
+        if any(row.result for row in rows):
+            blocks += _blocks(table, rows)
         else:
-            empty.append(
-                f"`{table}` ({title(table)}): {_in_short([_why(one, None) for one in recipes.values()])}"
-            )
-    return (
-        [*blocks, Heading(2, "Tables with nothing in them yet"), Items(tuple(empty))]
-        if empty
-        else blocks
-    )
+            empty.append(f"`{table}` ({title(table)}): {_counted(rows)}")
+    if empty:
+        blocks += [Heading(2, "Tables without results"), Bullets(tuple(empty))]
+    return blocks
 
 
 def difference(ours: Estimate, num: int, theirs: Printed) -> float | None:
     """Ours minus theirs in standard errors; None where no deviation is known."""
     variance = (ours.sd or 0.0) ** 2 / num + (theirs.sd or 0.0) ** 2 / (theirs.num_seeds or 1)
-    return (
-        (ours.mean - theirs.mean) / math.sqrt(variance)
-        if variance > 0 and math.isfinite(ours.mean)
-        else None
-    )
+    if variance <= 0 or not math.isfinite(ours.mean):
+        return None
+    return (ours.mean - theirs.mean) / math.sqrt(variance)
 
 
-def _beside(
-    found: Sequence[Cell], recipes: Mapping[str, Recipe | Missing], results: Mapping[str, Result]
-) -> Grid:
-    """A row for every printed number, and one for every cell of ours that has none."""
-    rows = []
-    for cell in found:
-        result, recipe = results.get(cell.name), recipes[cell.name]
-        printed: Mapping[str, Printed | None] = cell.printed or {"accuracy": None}
+def _rows(table: str, out: Path) -> list[Row]:
+    found = cells(table)
+    recipes = {cell.name: find_recipe(cell) for cell in found}
+    known = {name: one for name, one in recipes.items() if isinstance(one, Recipe)}
+    results = stored(out, found, known)
+    return [Row(cell, recipes[cell.name], results.get(cell.name)) for cell in found]
+
+
+def _blocks(table: str, rows: Sequence[Row]) -> list[Block]:
+    filled = [(row.cell, row.filled) for row in rows if row.filled]
+    is_printed = any(row.cell.printed for row in rows)
+    blocks: list[Block] = [
+        Heading(2, f"{table}: {title(table)}"),
+        Paragraph(f"{len(filled)} of {len(rows)} cells are filled."),
+    ]
+    if table == digits.NAME:
+        blocks.append(Paragraph(sheet(table)["note"]))
+    if is_printed:
+        blocks += [_beside(rows), Paragraph(_FOOT), *_caveats(rows)]
+    if filled:
+        blocks += [Heading(3, "All metrics, and cost"), _everything(filled)]
+    if not is_printed and len(filled) < len(rows):
+        blocks.append(Paragraph(_counted([row for row in rows if not row.filled])))
+    return blocks
+
+
+def _beside(rows: Sequence[Row]) -> Grid:
+    """A line for every printed number, and one for every cell of ours that has none."""
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        printed: Mapping[str, Printed | None] = row.cell.printed or {"accuracy": None}
         for metric, theirs in printed.items():
-            words = [
-                cell.name,
-                metric_title(metric),
-                "–" if theirs is None else format_metric(theirs.mean, theirs.sd),
-            ]
-            if result is None or result.status != FINISHED:
-                rows.append((*words, "", "", "", "", "", _why(recipe, result)))
+            number = "–" if theirs is None else format_metric(theirs.mean, theirs.sd)
+            line = (row.cell.name, metric_title(metric), number)
+            if (result := row.filled) is None:
+                lines.append((*line, "", "", "", "", "", row.obstacle))
                 continue
-            numbers = []
-            for ours in (_honest(result, metric), _as_published(result, metric)):
-                gap = (
-                    None if ours is None or theirs is None else difference(ours, result.num, theirs)
-                )
-                numbers += [
-                    format_metric(*ours) if ours is not None else "–",
-                    f"{gap:+.1f}" if gap is not None else "–",
-                ]
-            rows.append((*words, *numbers, str(result.num), _remarks(recipe, result)))
-    return Grid(
-        ("cell", "metric", "printed", "ours", "Δ", "ours, their protocol", "Δ", "n", "remarks"),
-        tuple(rows),
-    )
+            true = _estimate(result.evaluations[TRUE], metric)
+            ours = [
+                *_against(true, result.num, theirs),
+                *_against(_as_published(result, metric), result.num, theirs),
+            ]
+            lines.append((*line, *ours, str(result.num), _remarks(row.recipe, result)))
+    header = ("cell", "metric", "printed", "ours", "Δ", "ours, their protocol", "Δ", "n", "remarks")
+    return Grid(header, tuple(lines))
+
+
+def _against(ours: Estimate | None, num: int, theirs: Printed | None) -> tuple[str, str]:
+    if ours is None:
+        return "–", "–"
+    gap = None if theirs is None else difference(ours, num, theirs)
+    return format_metric(*ours), "–" if gap is None else f"{gap:+.1f}"
 
 
 def _everything(filled: Sequence[tuple[Cell, Result]]) -> Grid:
-    """A row for every cell and way of using its coreset."""
+    """A line for every cell and protocol."""
+    evaluations = [one for _, result in filled for one in result.evaluations.values()]
     names = dict.fromkeys(
-        name
-        for _, result in filled
-        for one in result.evaluations.values()
-        for name in one["metrics"]
-        if name not in DETAILS
+        name for one in evaluations for name in one["metrics"] if name not in DETAILS
     )
-    rows = []
+    lines = []
     for cell, result in filled:
-        for way, one in result.evaluations.items():
-            shown = way if way in (TRUE, PUBLISHED) else ""
+        seconds = sum(part["seconds"] for part in result.cost.values())
+        peak = max((part["peak_mib"] or 0 for part in result.cost.values()), default=0)
+        about = (str(result.num), result.hardware, str(result.commit or "–"))
+        for name, one in result.evaluations.items():
+            protocol = name if name in (TRUE, PUBLISHED) else ""
             scores = [
-                format_metric(**one["metrics"][name]) if name in one["metrics"] else "–"
-                for name in names
+                format_metric(**one["metrics"][metric]) if metric in one["metrics"] else "–"
+                for metric in names
             ]
-            making = sum(part["seconds"] for part in result.cost.values())
-            peak = max((part["peak_mib"] or 0 for part in result.cost.values()), default=0)
-            cost = (f"{making:.1f}", str(peak))
-            rows.append(
-                (
-                    cell.name,
-                    one["inference"],
-                    shown,
-                    *scores,
-                    *cost,
-                    str(result.num),
-                    result.hardware,
-                    str(result.commit or "–"),
-                )
-            )
-    header = (
-        "cell",
-        "inference",
-        "protocol",
-        *map(metric_title, names),
-        "making, s",
-        "peak, MiB",
-        "n",
-        "hardware",
-        "commit",
-    )
-    return Grid(header, tuple(rows))
+            line = (cell.name, one["inference"], protocol, *scores, f"{seconds:.1f}", str(peak))
+            lines.append((*line, *about))
+    cost = ("making, s", "peak, MiB", "n", "hardware", "commit")
+    return Grid(("cell", "inference", "protocol", *map(metric_title, names), *cost), tuple(lines))
 
 
-def _caveats(found: Sequence[Cell]) -> list[Block]:
+def _caveats(rows: Sequence[Row]) -> list[Block]:
     """What is known against the printed numbers, and of which."""
-    of: dict[str, list[str]] = {}
-    for cell in found:
-        for metric, theirs in cell.printed.items():
-            of.setdefault(theirs.caveat, []).append(f"{metric} by {theirs.inference}")
-    items = tuple(
-        f"{', '.join(dict.fromkeys(what))}: {caveat}." for caveat, what in of.items() if caveat
-    )
-    return [Words("Of the printed numbers:"), Items(items)] if items else []
-
-
-def _honest(result: Result, metric: str) -> Estimate | None:
-    return _estimate(result.evaluations[TRUE], metric)
+    numbers: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for metric, theirs in row.cell.printed.items():
+            of = numbers.setdefault(theirs.caveat, {})
+            of[f"{metric} by {theirs.inference}"] = None
+    items = tuple(f"{', '.join(of)}: {caveat}." for caveat, of in numbers.items() if caveat)
+    return [Paragraph("Of the printed numbers:"), Bullets(items)] if items else []
 
 
 def _as_published(result: Result, metric: str) -> Estimate | None:
-    """By the published protocol, where it was run; or the published way of taking this metric from
+    """By the published protocol, where it was run; else the published way of taking this metric from
     honest inference.
     """
-    if PUBLISHED in result.evaluations:
-        evaluation = result.evaluations[PUBLISHED]
-        return _estimate(evaluation, f"published_{metric}") or _estimate(evaluation, metric)
-    return _estimate(result.evaluations[TRUE], f"published_{metric}")
+    published = result.evaluations.get(PUBLISHED)
+    if published is None:
+        return _estimate(result.evaluations[TRUE], f"published_{metric}")
+    return _estimate(published, f"published_{metric}") or _estimate(published, metric)
 
 
-def _estimate(
-    evaluation: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str
-) -> Estimate | None:
+def _estimate(evaluation: Mapping[str, Any], metric: str) -> Estimate | None:
     found = evaluation["metrics"].get(metric)
     return None if found is None else Estimate(found["mean"], found["sd"])
 
 
-def _why(recipe: Recipe | Missing, result: Result | None) -> str:
-    if result is not None and result.status != FINISHED:
-        return f"failed: {result.reason}"
-    return recipe.reason if isinstance(recipe, Missing) else NOT_RUN
-
-
 def _remarks(recipe: Recipe | Missing, result: Result) -> str:
-    """Where a result is not that of the preset as it stands, and what was noted when it was made."""
-    today = _values(recipe) if isinstance(recipe, Recipe) else {}
-    words = [
+    """Where a result is not that of the preset as it stands, and its note."""
+    if isinstance(recipe, Missing):
+        return result.note
+    tables = recipe.tables
+    now = {
+        **tables["options"],
+        **{f"setup.{name}": value for name, value in tables["setup"].items()},
+        **{f"evaluate.{name}": value for name, value in tables.get("evaluate", {}).items()},
+    }
+    remarks = [
         f"{name} = {value}"
         for name, value in result.changes.items()
-        if name not in today or today[name] != value
+        if name not in now or now[name] != value
     ]
-    if isinstance(recipe, Recipe):
-        made, now = result.settings.get("config", {}), recipe.table
-        words += _stale("", made.get("options", {}), now["options"], result.changes)
-        words += _stale("setup.", made.get("setup", {}), now["setup"], result.changes)
-        for name, way in result.settings.get("ways", {}).items():
-            if name in recipe.ways:
-                words += _stale(
-                    "evaluate.", way["options"], recipe.ways[name].options, result.changes
-                )
-                words += _stale("evaluate.", way["setup"], recipe.ways[name].setup, result.changes)
-    return "; ".join(dict.fromkeys([*words, *filter(None, [result.note])]))
-
-
-def _values(recipe: Recipe) -> dict[str, Any]:
-    """What a preset says, by the names that changes go by."""
-    sections = {"": "options", "setup.": "setup", "evaluate.": "evaluate"}
-    return {
-        f"{prefix}{name}": value
-        for prefix, section in sections.items()
-        for name, value in recipe.table.get(section, {}).items()
-    }
+    made, changes = result.settings.get("config", {}), result.changes
+    remarks += _stale("", made.get("options", {}), tables["options"], changes)
+    remarks += _stale("setup.", made.get("setup", {}), tables["setup"], changes)
+    for name, protocol in result.settings.get("ways", {}).items():
+        if name in recipe.protocols:
+            current = recipe.protocols[name]
+            remarks += _stale("evaluate.", protocol["options"], current.options, changes)
+            remarks += _stale("evaluate.", protocol["setup"], current.setup, changes)
+    return "; ".join(dict.fromkeys([*remarks, *filter(None, [result.note])]))
 
 
 def _stale(
     prefix: str, made: Mapping[str, Any], now: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> list[str]:
-    """What has another value in the preset by now."""
-    names = [
-        name
+    """Settings that have another value in the preset by now."""
+    return [
+        f"{prefix}{name} = {made.get(name, 'unset')}, where the preset now has {value}"
         for name, value in now.items()
         if f"{prefix}{name}" not in changes and made.get(name) != value
     ]
-    return [
-        f"{prefix}{name} = {made.get(name, 'unset')}, where the preset now has {now[name]}"
-        for name in names
-    ]
 
 
-def _in_short(reasons: Sequence[str]) -> str:
+def _counted(rows: Sequence[Row]) -> str:
     """`36 not run yet, 1 no preset ...`."""
-    return ", ".join(
-        f"{num} {reason}" for reason, num in collections.Counter(reasons).most_common()
-    )
+    reasons = collections.Counter(row.obstacle for row in rows)
+    return ", ".join(f"{num} {reason}" for reason, num in reasons.most_common())

@@ -1,7 +1,7 @@
-"""What came out of a cell: one JSON file, `<out>/<table>/<cell>.json`, whole or not there.
+"""The result of a cell: one line of `<out>/<table>.jsonl`.
 
-Files that `benchmarks/presets.py` and `benchmarks/trajectories.py` have written into a table's
-folder are read too: they have no schema.
+Records that `benchmarks/presets.py` and `benchmarks/trajectories.py` have written beside the tables
+of a paper are read too; they have no schema.
 """
 
 import subprocess
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from pseudocore.core.errors import ArtifactError
+from pseudocore.presets import PUBLISHED, TRUE
+from pseudocore.reproduce import digits, records
 from pseudocore.reproduce.cells import Cell
-from pseudocore.reproduce.recipes import PUBLISHED, TRUE, Recipe
-from pseudocore.reproduce.validate import wrong_entry
-from pseudocore.store import strict_json
-from pseudocore.store.files import writing
-from pseudocore.store.manifest import hardware, now, versions
+from pseudocore.reproduce.recipes import Recipe
+from pseudocore.store.files import decode_json, encode_json
+from pseudocore.store.folders import hardware, now, versions
 
 SCHEMA = 1
-"""Version of the file's layout; a reader refuses any other."""
+"""Version of a line's layout; a reader refuses any other."""
 
 FINISHED, FAILED = "finished", "failed"
 _KIND = "pseudocore table cell"
@@ -45,9 +45,9 @@ class Result:
     cost: Mapping[str, Any] = field(default_factory=dict)
     """Of making the coresets: seconds and peak memory by stage."""
     seconds: float = 0.0
-    """Wall time of the cell in all."""
+    """Wall time of the whole cell."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Where it was told to differ from the preset."""
+    """Settings that differ from the preset's."""
     note: str = ""
     commit: str | None = None
     hardware: str = field(default_factory=hardware)
@@ -57,21 +57,20 @@ class Result:
 
 def settings(recipe: Recipe, seeds: int, severities: Iterable[int]) -> dict[str, Any]:
     """All that decides the numbers of a cell, as a file would give it back."""
-    ways = {name: way._asdict() for name, way in recipe.ways.items()}
     found = {
-        "config": recipe.table,
-        "ways": ways,
+        "config": recipe.tables,
+        "ways": {name: one._asdict() for name, one in recipe.protocols.items()},
         "experts": recipe.experts,
         "seeds": seeds,
         "severities": list(severities),
     }
-    decoded: dict[str, Any] = strict_json.decode(strict_json.encode(found))
+    decoded: dict[str, Any] = decode_json(encode_json(found))
     return decoded
 
 
 def difference(result: Result, recipe: Recipe, seeds: int, severities: Sequence[int]) -> str:
-    """Why a result is not the one that is asked for, in a few words; empty if it is, or has more
-    seeds or corruptions than that.
+    """How a result differs from the one asked for; empty if it has the same settings over as many
+    seeds and corruptions or more.
     """
     if result.status != FINISHED:
         return "it failed"
@@ -84,16 +83,13 @@ def difference(result: Result, recipe: Recipe, seeds: int, severities: Sequence[
             and all(severity in had for severity in severities)
         )
         if had != wanted and not more:
-            return f"{name} was {'not given' if had is None else had}" + (
-                "" if wanted is None else f", is {wanted}"
-            )
+            was = "not given" if had is None else had
+            return f"{name} was {was}" + ("" if wanted is None else f", is {wanted}")
     return ""
 
 
 def _leaves(found: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Every setting by its path, but for the words that say nothing: `setup.precision`,
-    `true.num_steps`.
-    """
+    """Every setting by its path, as `setup.precision` or `true.num_steps`."""
     leaves: dict[str, Any] = {}
     for name, value in found.items():
         path = prefix if name in ("config", "ways", "options") else f"{prefix}{name}."
@@ -101,143 +97,203 @@ def _leaves(found: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def keep(out: Path, result: Result) -> Path:
+def keep(out: Path, result: Result) -> None:
     """Write a result in place of an earlier one, atomically."""
-    path = out / result.table / f"{result.cell}.json"
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    strict_json.write(path, {"kind": _KIND, "schema": SCHEMA, **asdict(result)})
-    return path
+    record = {"kind": _KIND, "schema": SCHEMA, **asdict(result)}
+    records.put(out / f"{result.table}.jsonl", record)
 
 
 def stored(out: Path, cells: Sequence[Cell], recipes: Mapping[str, Recipe]) -> dict[str, Result]:
-    """The results there are for some cells of one table, by the cell's name; a file of another
-    schema is refused.
+    """The results of some cells of one table, by the cell's name.
 
-    Runs of whole presets (`benchmarks/presets.py`, `trajectories.py`) count in every table of their
-    paper that prints them.
+    Runs of whole presets count in every table of their paper that prints them.
     """
-    places = {cell.name: out / cell.table / f"{cell.name}.json" for cell in cells}
-    found = {name: _read(path) for name, path in places.items() if path.is_file()}
-    folders = {
-        folder for cell in cells[:1] for folder in (out / cell.table, *out.glob(f"{cell.paper}-*/"))
-    }
-    missing = [
-        (cell, recipe)
-        for cell in cells
-        if cell.name not in found and (recipe := recipes.get(cell.name)) is not None
-    ]
-    for path in sorted(
-        {path for folder in folders for path in folder.glob("*.json")}.difference(places.values())
-    ):
-        document = strict_json.read(path)
-        for cell, recipe in missing:
-            of_preset = document.get("kind") != _KIND and recipe.preset == document.get("preset")
-            if of_preset and (result := _of_file(path, document, cell, recipe)) is not None:
-                found.setdefault(cell.name, result)
+    table, paper = cells[0].table, cells[0].paper
+    _refuse_earlier_layout(out, table)
+    path = out / f"{table}.jsonl"
+    kept = records.read(path)
+    found = {cell.name: _read(path, kept[cell.name]) for cell in cells if cell.name in kept}
+    for path in sorted(out.glob(f"{paper}*.jsonl")):
+        for record in records.read(path).values():
+            if record.get("kind") == _KIND:
+                continue
+            for cell in cells:
+                recipe = recipes.get(cell.name)
+                if recipe is not None and recipe.preset == record.get("preset"):
+                    result = _of_benchmark(path, record, cell, recipe)
+                    if result is not None:
+                        found.setdefault(cell.name, result)
     return found
 
 
 def commit() -> str | None:
-    """Of the checkout this code runs from, `+changes` when it has some; nothing where there is no
-    git or no checkout.
-    """
+    """The commit this code runs from, with `+changes` if it has been edited; None without git."""
     here = ["git", "-C", str(Path(__file__).resolve().parents[1])]  # the whole package
     try:
-        head = subprocess.run(
-            [*here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        dirty = subprocess.run(
-            [*here, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        head, status = (
+            subprocess.run([*here, *words], capture_output=True, text=True, check=True).stdout
+            for words in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", "."])
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return f"{head}+changes" if dirty else head
+    return head.strip() + ("+changes" if status.strip() else "")
 
 
-def _read(path: Path) -> Result:
-    document = strict_json.read(path)
-    if document.pop("kind", None) != _KIND:
+def _refuse_earlier_layout(out: Path, table: str) -> None:
+    folder = out / table
+    if any(folder.glob("*.json")) and not folder.with_name(f"{table}.jsonl").exists():
         raise ArtifactError(
-            f"{path} is not a result of pseudocore table; move it away, or choose another --out"
+            f"{folder} has one file per cell, as an earlier version wrote them; join them: "
+            f"jq -c . {folder}/*.json > {folder}.jsonl",
+            code="earlier-layout",
+            path=str(folder),
         )
-    if (schema := document.pop("schema", None)) != SCHEMA:
-        raise ArtifactError(
-            f"{path} is of schema {schema}, and this pseudocore reads {SCHEMA}; move it away, or choose another --out"
-        )
+
+
+def _read(path: Path, record: Mapping[str, Any]) -> Result:
+    entries = {name: value for name, value in record.items() if name not in ("kind", "schema")}
+    where = f"{path}: {records.name_of(record)}"
+    if record.get("kind") != _KIND:
+        raise _artifact(f"{where} is not a result of pseudocore table", "foreign-result", path)
+    if (schema := record.get("schema")) != SCHEMA:
+        sentence = f"{where} is of schema {schema}, and this pseudocore reads {SCHEMA}"
+        raise _artifact(sentence, "unknown-schema", path)
     try:
-        return _intact(Result(**document), path)
+        result = Result(**entries)
     except TypeError as error:
-        raise ArtifactError(
-            f"{path} is damaged: its entries are not those of schema {SCHEMA} ({error})"
-        ) from error
+        sentence = f"{where} is damaged: its entries are not those of schema {SCHEMA} ({error})"
+        raise _artifact(sentence, "damaged", path) from error
+    return _validated(result, path)
 
 
-def _intact(result: Result, path: Path) -> Result:
-    if (name := wrong_entry(result, finished=result.status == FINISHED)) is not None:
-        raise ArtifactError(
-            f"{path} is damaged: its entry {name} is not what belongs there; move it away, or choose another --out"
-        )
+def _validated(result: Result, path: Path) -> Result:
+    """The same result, if every entry is what plans and pages expect: people edit files, and disks
+    damage them.
+    """
+    if (name := _wrong_entry(result)) is not None:
+        sentence = f"{path}: {result.cell} is damaged: its entry {name} has another form"
+        raise _artifact(sentence, "damaged", path, entry=name)
     return result
 
 
-def _of_file(path: Path, document: Mapping[str, Any], cell: Cell, recipe: Recipe) -> Result | None:
-    try:
-        result = _of_preset(document, cell, recipe)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(
-            f"{path} is damaged: it is no whole result of a preset ({error!r}); move it away"
-        ) from error
-    return None if result is None else _intact(result, path)
+_ENTRIES = {
+    str: ("table", "cell", "preset", "status", "reason", "note", "hardware", "date"),
+    Mapping: ("settings", "evaluations", "cost", "changes", "versions"),
+    int: ("num", "num_coresets"),
+    int | float: ("seconds",),
+    str | None: ("commit",),
+}
 
 
-def _of_preset(document: Mapping[str, Any], cell: Cell, recipe: Recipe) -> Result | None:
-    """The result of a cell from a run of its preset; nothing if that was evaluated in another way
-    or is of another kind.
-    """
-    if document.get("evaluated_on") == "test":
-        return _of_preset_run(document, cell)
-    if "evaluations" not in document:
-        return None
-    ways = document["evaluations"]
-    evaluations = {TRUE: ways.get("preset's own", ways["mh-correct"]), PUBLISHED: ways["published"]}
-    model = recipe.table["setup"].get("model")
-    alike = all(
-        evaluations[name]["inference"] == way.inference and way.setup.get("model", model) == model
-        for name, way in recipe.ways.items()
-    )
+def _wrong_entry(result: Result) -> str | None:
+    entries = vars(result)
+    for kind, names in _ENTRIES.items():
+        for name in names:
+            if not _is(entries[name], kind):
+                return name
+    made = result.settings.get("config", {})
+    if not _is(made, Mapping) or not _is(made.get("options", {}), Mapping):
+        return "settings.config"
+    for name, part in result.cost.items():
+        sound = _is(part, Mapping) and _is(part.get("seconds"), int | float)
+        if not sound or not _is(part.get("peak_mib"), int | float | None):
+            return f"cost.{name}"
+    for name, one in result.evaluations.items():
+        if not _is_evaluation(one):
+            return f"evaluations.{name}"
+    if result.status == FINISHED and result.num < 1:
+        return "num"
+    needs_true = result.status == FINISHED and result.table != digits.NAME
+    return f"evaluations.{TRUE}" if needs_true and TRUE not in result.evaluations else None
+
+
+def _is_evaluation(one: Any) -> bool:
     return (
-        _of_trajectories(document, cell, {name: evaluations[name] for name in recipe.ways})
-        if alike
-        else None
+        _is(one, Mapping)
+        and _is(one.get("inference"), str)
+        and _is(one.get("metrics"), Mapping)
+        and all(
+            _is(score, Mapping)
+            and set(score) == {"mean", "sd"}
+            and _is(score["mean"], int | float)
+            and _is(score["sd"], int | float | None)
+            for score in one["metrics"].values()
+        )
     )
 
 
-def _of_preset_run(document: Mapping[str, Any], cell: Cell) -> Result:
-    evaluation = document["evaluation"]
-    cost = {
-        "reduce": {
-            "seconds": document["distillation_seconds"],
-            "peak_mib": document["peak_memory_mib"],
-        }
+def _is(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _artifact(sentence: str, code: str, path: Path, **more: Any) -> ArtifactError:
+    advice = "move it away, or choose another --out"
+    return ArtifactError(f"{sentence}; {advice}", code=code, path=str(path), **more)
+
+
+def _of_benchmark(
+    path: Path, record: Mapping[str, Any], cell: Cell, recipe: Recipe
+) -> Result | None:
+    """The result of a cell from a run of its preset; None if that was evaluated in another way."""
+    try:
+        if record.get("evaluated_on") == "test":
+            result = _of_preset_run(record, cell)
+        elif "evaluations" in record:
+            found = _of_trajectories(record, cell, recipe)
+            if found is None:
+                return None
+            result = found
+        else:
+            return None
+    except (KeyError, TypeError, AttributeError) as error:
+        sentence = f"{path}: {records.name_of(record)} is damaged: it is no result ({error!r})"
+        raise _artifact(sentence, "damaged", path) from error
+    return _validated(result, path)
+
+
+def _of_preset_run(record: Mapping[str, Any], cell: Cell) -> Result:
+    evaluation, seconds = record["evaluation"], record["distillation_seconds"]
+    return Result(
+        settings={"config": record["config"]},
+        status=FINISHED,
+        evaluations={TRUE: evaluation},
+        num_coresets=1,
+        num=evaluation["seeds"],
+        cost={"reduce": {"seconds": seconds, "peak_mib": record["peak_memory_mib"]}},
+        seconds=seconds + evaluation["seconds"],
+        **_about(record, cell),
+    )
+
+
+def _of_trajectories(record: Mapping[str, Any], cell: Cell, recipe: Recipe) -> Result | None:
+    found = record["evaluations"]
+    named = {TRUE: found.get("preset's own", found["mh-correct"]), PUBLISHED: found["published"]}
+    evaluations = {name: named[name] for name in recipe.protocols}
+    model = recipe.tables["setup"].get("model")
+    for name, one in recipe.protocols.items():
+        if named[name]["inference"] != one.inference or one.setup.get("model", model) != model:
+            return None
+    changes, seconds = record["changes"], record["seconds"]
+    made = {"seconds": seconds["reduction"], "peak_mib": record["peak_memory_mib"]}
+    return Result(
+        settings={"config": record["config"]},
+        status=record["status"],
+        evaluations=evaluations,
+        num_coresets=1,
+        num=evaluations[TRUE]["seeds"],
+        cost={"reduce": made},
+        seconds=sum(seconds.values()),
+        changes={f"setup.{name}": value for name, value in changes["setup"].items()}
+        | changes["options"],
+        **_about(record, cell),
+    )
+
+
+def _about(record: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
+    return {
+        "table": cell.table,
+        "cell": cell.name,
+        "preset": record["preset"],
+        "note": str(record.get("caveat", "")),
+        **{name: record[name] for name in ("commit", "hardware", "versions", "date")},
     }
-    return Result(
-        cell.table, cell.name, document["preset"], {"config": document["config"]}, FINISHED, "", {TRUE: evaluation}, 1, evaluation["seeds"],
-        cost, document["distillation_seconds"] + evaluation["seconds"], note=str(document.get("caveat", "")), commit=document["commit"],
-        hardware=document["hardware"], versions=document["versions"], date=document["date"],
-    )  # fmt: skip
-
-
-def _of_trajectories(
-    document: Mapping[str, Any], cell: Cell, evaluations: Mapping[str, Any]
-) -> Result:
-    changes = {
-        f"setup.{name}": value for name, value in document["changes"]["setup"].items()
-    } | document["changes"]["options"]
-    seconds = document["seconds"]
-    cost = {"reduce": {"seconds": seconds["reduction"], "peak_mib": document["peak_memory_mib"]}}
-    return Result(
-        cell.table, cell.name, document["preset"], {"config": document["config"]}, document["status"], "", evaluations, 1,
-        evaluations[TRUE]["seeds"], cost, sum(seconds.values()), changes, str(document.get("caveat", "")), document["commit"],
-        document["hardware"], document["versions"], document["date"],
-    )  # fmt: skip

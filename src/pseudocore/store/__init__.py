@@ -1,3 +1,1 @@
-"""What is kept on disk: artifacts, run folders and exports. Nothing here unpickles, and every write
-is whole or not at all.
-"""
+"""What is kept on disk. Nothing here unpickles, and a file is written whole or not at all."""

@@ -1,9 +1,9 @@
 """A folder of what takes long to compute and can be computed again: networks that several selectors
-look through.
+use.
 
-One safetensors file per thing, named by a digest of its full description, which is in the file too.
-Nothing depends on it: a file that is missing, damaged or about something else counts as absent, and
-one that cannot be written is done without.
+One safetensors file per entry, named by a digest of its full description, which is in the file too.
+A file that is missing, damaged or of another description counts as absent; one that cannot be
+written is skipped.
 """
 
 import contextlib
@@ -18,20 +18,19 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError, RunError
-from pseudocore.store import strict_json
 from pseudocore.store.coreset_file import read_tensors, write_tensors
-from pseudocore.store.files import writing
-from pseudocore.store.lock import Lock
+from pseudocore.store.files import decode_json, encode_json, writing
+from pseudocore.store.folders import Lock
 
 
-class ShelfFolder:
-    """`core.types.Cache` in a folder, which is made when the first thing is kept."""
+class CacheFolder:
+    """`core.types.Cache` in a folder, which is made when the first entry is saved."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None:
-        """What was kept under this description, if anything."""
+        """The tensors saved under a description, if any."""
         try:
             tensors, header = read_tensors(self._file(what), kind="shelf")
         except ArtifactError:
@@ -39,7 +38,7 @@ class ShelfFolder:
         return tensors if header.get("what") == _described(what) else None
 
     def save(self, what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Keep tensors under a description, in place of any before them."""
+        """Save tensors under a description, in place of earlier ones."""
         file = self._file(what)
         with contextlib.suppress(RunError):
             with writing(file):
@@ -48,7 +47,7 @@ class ShelfFolder:
 
     @contextlib.contextmanager
     def lock(self, what: Mapping[str, Any]) -> Iterator[None]:
-        """One process at a time; where nothing can be written all go at once."""
+        """One process at a time for each description; no lock where nothing can be written."""
         folder = self.path / "turns" / self._file(what).stem
         with contextlib.ExitStack() as held:
             with contextlib.suppress(RunError):
@@ -58,28 +57,25 @@ class ShelfFolder:
             yield
 
     def _file(self, what: Mapping[str, Any]) -> Path:
-        text = strict_json.encode(_described(what), sort_keys=True)
-        return (
-            self.path / f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}.safetensors"
-        )
+        text = encode_json(_described(what), sort_keys=True)
+        name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return self.path / f"{name}.safetensors"
 
 
-def user_cache() -> ShelfFolder:
-    """The user's: `$PSEUDOCORE_CACHE`, else `pseudocore` in `$XDG_CACHE_HOME` or `~/.cache`."""
+def user_cache() -> CacheFolder:
+    """The user's cache: `$PSEUDOCORE_CACHE`, or `pseudocore` in `$XDG_CACHE_HOME` or `~/.cache`."""
     if own := os.environ.get("PSEUDOCORE_CACHE"):
-        return ShelfFolder(Path(own))
+        return CacheFolder(Path(own))
     home = os.environ.get("XDG_CACHE_HOME")
-    return ShelfFolder((Path(home) if home else Path.home() / ".cache") / "pseudocore")
+    return CacheFolder((Path(home) if home else Path.home() / ".cache") / "pseudocore")
 
 
 def _described(what: Mapping[str, Any]) -> dict[str, Any]:
-    """With the build of torch and our own code, as others may give other bits; through text and
-    back, as a file would give it.
+    """The description as a file would give it back, with what may change the bits: torch and our
+    code.
     """
-    described: dict[str, Any] = strict_json.decode(
-        strict_json.encode({**what, "torch": torch.__version__, "code": _code()})
-    )
-    return described
+    described = {**what, "torch": torch.__version__, "code": _code()}
+    return dict(decode_json(encode_json(described)))
 
 
 @functools.cache

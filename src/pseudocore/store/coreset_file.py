@@ -1,8 +1,7 @@
-"""Safetensors files with integrity and provenance: what was written comes back bit for bit, or a
-sentence says why not.
+"""Safetensors files with integrity and provenance: what is read is what was written, bit for bit.
 
-A file carries one metadata entry, `pseudocore`: a JSON object with the schema version, the kind of
-thing the file holds, a blake2b digest of it all, and what the kind adds. `docs/artifacts.md` is the
+A file has one metadata entry, `pseudocore`: a JSON object with the schema version, the kind of
+file, a blake2b digest of tensors and metadata, and what the kind adds. `docs/artifacts.md` is the
 format's page.
 """
 
@@ -21,11 +20,10 @@ from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError, DataError
 from pseudocore.core.types import Coreset
-from pseudocore.store import strict_json
-from pseudocore.store.files import StrPath, reason_of, write_bytes
+from pseudocore.store.files import StrPath, decode_json, encode_json, reading, write_bytes
 
 SCHEMA = 1
-"""Version of the metadata; a reader refuses a later one."""
+"""Version of the metadata; later ones are refused."""
 
 CORESET_FILE = "coreset.safetensors"
 
@@ -35,40 +33,42 @@ _ENTRY = "pseudocore"
 def write_tensors(
     path: StrPath, tensors: Mapping[str, Tensor], *, kind: str, header: Mapping[str, Any]
 ) -> None:
-    """Write tensors atomically; `schema`, `kind` and `digest` are ours and win over header entries
-    of these names.
+    """Write tensors atomically.
+
+    Args:
+        path: The file, replaced if there is one.
+        tensors: Tensors by name, on any device.
+        kind: The kind of file, which `read_tensors` asks for.
+        header: JSON values kept beside the tensors; `schema`, `kind` and `digest` are reserved.
     """
-    own = {name: _on_cpu(tensor) for name, tensor in tensors.items()}
-    # Through text and back, so that the digest covers the header as a reader will see it.
-    record = strict_json.decode(strict_json.encode({**header, "schema": SCHEMA, "kind": kind}))
+    # Copied even on a CPU: safetensors refuses tensors that share memory, as those of a state may.
+    own = {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+    }
+    # Encoded and decoded, so that the digest covers the header as a reader will see it.
+    record = decode_json(encode_json({**header, "schema": SCHEMA, "kind": kind}))
+    record.pop("digest", None)
     record["digest"] = _digest(own, record)
-    write_bytes(path, save(own, metadata={_ENTRY: strict_json.encode(record)}))
+    write_bytes(path, save(own, metadata={_ENTRY: encode_json(record)}))
 
 
 def read_tensors(path: StrPath, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header of a file of ours, freshly allocated so that their alignment does not
-    depend on the file.
-    """
-    where = os.fspath(path)
+    """Tensors and header of a file of `write_tensors`; copied, so that they are aligned in memory."""
+    path = Path(path)
     try:
-        _refuse_no_file(Path(path))
-        with safe_open(where, framework="pt", device="cpu") as file:
-            record = _record(where, file.metadata(), kind)
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  safe_open is no mapping
-        intact = record.get("digest") == _digest(tensors, record)
-    except OSError as error:
-        raise ArtifactError(f"cannot read {where}: {reason_of(error)}") from error
+        with reading(path):
+            _refuse_no_file(path)
+            with safe_open(str(path), framework="pt", device="cpu") as file:
+                record = _record(path, file.metadata(), kind)
+                names = file.keys()
+                tensors = {name: file.get_tensor(name).clone() for name in names}
+        is_intact = record.pop("digest", None) == _digest(tensors, record)
     except (SafetensorError, ValueError, RuntimeError, TypeError, KeyError, OverflowError) as error:
-        raise ArtifactError(
-            f"{where} is truncated, damaged or no safetensors file ({error})"
-        ) from error
-    if not intact:
-        raise ArtifactError(
-            f"{where} is damaged: its contents do not match the digest written with them"
-        )
-    return tensors, {
-        name: value for name, value in record.items() if name not in ("schema", "kind", "digest")
-    }
+        raise _damaged(path, f"is truncated, damaged or no safetensors file ({error})") from error
+    if not is_intact:
+        raise _damaged(path, "is damaged: its contents do not match the digest written with them")
+    del record["schema"], record["kind"]
+    return tensors, record
 
 
 def save_coreset(path: StrPath, coreset: Coreset) -> None:
@@ -87,48 +87,40 @@ def load_coreset(path: StrPath) -> Coreset:
     if os.path.isdir(path):
         if not (path / CORESET_FILE).exists():
             raise ArtifactError(
-                f"the folder {path} holds no {CORESET_FILE}; give a coreset file or the folder of a finished run"
+                f"the folder {path} holds no {CORESET_FILE}; give a coreset file or the folder of a "
+                "finished run",
+                code="no-coreset",
+                path=path,
             )
         path = path / CORESET_FILE
     _refuse_other_formats(path)
     tensors, header = read_tensors(path, kind="coreset")
     provenance = header.get("provenance", {})
-    missing = {"x", "y", "weight"} - tensors.keys()
+    missing = sorted({"x", "y", "weight"} - tensors.keys())
     if missing or not isinstance(provenance, dict):
-        raise ArtifactError(
-            f"{path} is no whole coreset: it lacks {', '.join(sorted(missing)) or 'a provenance that is an object'}"
-        )
-    if odd := [name for name, tensor in tensors.items() if tensor.ndim == 0 or tensor.is_complex()]:
-        raise ArtifactError(
-            f"{path} is no usable coreset: {odd[0]} must be an array of real numbers, one entry per point"
-        )
+        lacking = ", ".join(missing) or "a provenance that is an object"
+        raise _damaged(path, f"is no complete coreset: it lacks {lacking}")
+    for name, tensor in tensors.items():
+        if tensor.ndim == 0 or tensor.is_complex():
+            raise _damaged(path, f"is no usable coreset: {name} must be an array of real numbers")
     try:
         return Coreset(
             tensors["x"], tensors["y"], tensors["weight"], tensors.get("indices"), provenance
         )
     except DataError as error:
-        raise ArtifactError(f"{path} is no usable coreset: {error}") from error
+        raise _damaged(path, f"is no usable coreset: {error}") from error
 
 
-def _on_cpu(tensor: Tensor) -> Tensor:
-    # A copy even when nothing moves: safetensors refuses tensors that share memory, and states may
-    # repeat one.
-    return tensor.detach().to("cpu", copy=True).contiguous()
+def _damaged(path: Path, what: str) -> ArtifactError:
+    return ArtifactError(f"{path} {what}", code="damaged-file", path=path)
 
 
 def _digest(tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> str:
     digest = hashlib.blake2b(digest_size=32)
-    digest.update(
-        strict_json.encode(
-            {name: value for name, value in record.items() if name != "digest"}, sort_keys=True
-        ).encode()
-    )
+    digest.update(encode_json(record, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
-        digest.update(
-            strict_json.encode(
-                [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
-            ).encode()
-        )
+        about = [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+        digest.update(encode_json(about).encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -137,53 +129,65 @@ def _refuse_no_file(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ArtifactError(f"there is no file {path}") from error
+        raise ArtifactError(f"there is no file {path}", code="no-file", path=path) from error
     if stat.S_ISDIR(mode):
-        raise ArtifactError(f"{path} is a folder, not a file")
+        raise ArtifactError(f"{path} is a folder, not a file", code="no-file", path=path)
     if not stat.S_ISREG(mode):  # opening a pipe would wait for ever
-        raise ArtifactError(f"{path} is not a regular file")
+        raise ArtifactError(f"{path} is not a regular file", code="no-file", path=path)
 
 
 def _refuse_other_formats(path: Path) -> None:
-    """Say of a file that never was a coreset that it is none; one that is merely damaged is left to
-    the reader, and so is none at all.
-    """
+    """Refuse a file that never was a coreset; damaged and missing ones are left to the reader."""
     head = b""
-    with contextlib.suppress(OSError):  # the reader says why
+    with contextlib.suppress(OSError):
         if path.is_file():
             with path.open("rb") as file:
                 head = file.read(9)
     if head.startswith(b"PK\x03\x04"):
         raise ArtifactError(
-            f"{path} is no coreset file but an archive, as export writes; an npz export cannot be evaluated or exported again, "
-            f"give the run it came from or its {CORESET_FILE}"
+            f"{path} is no coreset file but an archive, as export writes; give the run it came from "
+            f"or its {CORESET_FILE}",
+            code="not-a-coreset",
+            path=path,
         )
     if len(head) == 9 and not head.endswith(b"{"):  # safetensors: eight bytes of length, then JSON
         raise ArtifactError(
-            f"{path} is no coreset file, or a damaged one; give a run or its {CORESET_FILE}"
+            f"{path} is no coreset file, or a damaged one; give a run or its {CORESET_FILE}",
+            code="not-a-coreset",
+            path=path,
         )
 
 
-def _record(where: str, metadata: Mapping[str, str] | None, kind: str) -> dict[str, Any]:
+def _record(path: Path, metadata: Mapping[str, str] | None, kind: str) -> dict[str, Any]:
     """The checked JSON object under our metadata entry."""
     if not metadata or _ENTRY not in metadata:
-        raise ArtifactError(f"{where} was not written by pseudocore: it has no {_ENTRY!r} metadata")
-    try:
-        record = strict_json.decode(metadata[_ENTRY])
-    except ValueError as error:
-        raise ArtifactError(f"the {_ENTRY!r} metadata of {where} is not JSON ({error})") from error
-    if (
-        not isinstance(record, dict)
-        or type(record.get("schema")) is not int
-        or record["schema"] < 1
-    ):
         raise ArtifactError(
-            f"the {_ENTRY!r} metadata of {where} is not what pseudocore writes: it has no schema version"
+            f"{path} was not written by pseudocore: it has no {_ENTRY!r} metadata",
+            code="foreign-file",
+            path=path,
         )
-    if record["schema"] > SCHEMA:
+    try:
+        record = decode_json(metadata[_ENTRY])
+    except ValueError as error:
+        raise _damaged(
+            path, f"is damaged: its {_ENTRY!r} metadata is not JSON ({error})"
+        ) from error
+    schema = record.get("schema") if isinstance(record, dict) else None
+    if type(schema) is not int or schema < 1:
+        raise _damaged(path, f"is damaged: its {_ENTRY!r} metadata has no schema version")
+    if schema > SCHEMA:
         raise ArtifactError(
-            f"{where} was written by a later pseudocore (schema {record['schema']}, this one reads up to {SCHEMA}); upgrade to read it"
+            f"{path} was written by a later pseudocore (schema {schema}, this one reads up to "
+            f"{SCHEMA}); upgrade to read it",
+            code="later-schema",
+            path=path,
+            schema=schema,
         )
     if record.get("kind") != kind:
-        raise ArtifactError(f"{where} holds {record.get('kind')!r}, not {kind!r}")
-    return record
+        raise ArtifactError(
+            f"{path} holds {record.get('kind')!r}, not {kind!r}",
+            code="another-kind",
+            path=path,
+            kind=record.get("kind"),
+        )
+    return dict(record)

@@ -1,11 +1,10 @@
-"""Draws on disk: a folder with one safetensors file a draw, written whole or not at all.
+"""Draws on disk: a folder with one safetensors file per draw.
 
 A file holds `theta` (chains, parameters) and the numbers (chains,) that go with the draw, under a
-digest; reading a draw reads its own bytes and no others. A killed chain takes its folder up again:
-what its checkpoint does not count is dropped and made anew, bit for bit.
+digest; reading a draw reads no other file. A killed chain resumes in its folder: draws after its
+checkpoint are dropped and made again, bit for bit.
 """
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError, RunError
 from pseudocore.store.coreset_file import read_tensors, write_tensors
-from pseudocore.store.files import StrPath, writing
+from pseudocore.store.files import StrPath, reserve, writing
 
 
 class DrawsFolder:
@@ -24,7 +23,8 @@ class DrawsFolder:
         self.path = Path(path)
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        self._num = sum(1 for _ in self._files())
+        files = sorted(self.path.glob("draw-*.safetensors"))
+        self._num = sum(file == self._file(number) for number, file in enumerate(files))
 
     def __len__(self) -> int:
         return self._num
@@ -34,35 +34,30 @@ class DrawsFolder:
         return self._read(index)["theta"]
 
     def reserve(self, num_draws: int, num_bytes: int) -> None:
-        """Refuse before the first draw what the disk cannot hold."""
-        needed, free = (num_draws - self._num) * num_bytes, shutil.disk_usage(self.path).free
-        if needed > free:
-            raise RunError(
-                f"{num_draws} draws of {num_bytes / 2**20:.1f} MiB do not fit into {self.path}: {free / 2**20:.0f} MiB are free there; "
-                "keep fewer (num_draws, num_chains) or choose another folder"
-            )
+        """Refuse to begin a chain whose draws do not fit on the disk."""
+        advice = "keep fewer draws (num_draws, num_chains) or choose another folder"
+        reserve(self.path, (num_draws - self._num) * num_bytes, advice)
 
     def append(self, theta: Tensor, traces: Mapping[str, Tensor]) -> None:
-        write_tensors(
-            self._file(self._num),
-            {**traces, "theta": theta},
-            kind="draw",
-            header={"number": self._num},
-        )
+        tensors = {**traces, "theta": theta}
+        write_tensors(self._file(self._num), tensors, kind="draw", header={"number": self._num})
         self._num += 1
 
     def truncate(self, num_draws: int) -> None:
-        """Drop what a resumed chain will make again."""
+        """Drop the draws that a resumed chain will make again."""
         if num_draws > self._num:
             raise RunError(
-                f"the chain had made {num_draws} draws at its checkpoint, but {self.path} holds {self._num}; start it again"
+                f"the checkpoint counts {num_draws} draws, but {self.path} holds {self._num}; start "
+                "the chain again",
+                code="missing-draws",
+                path=self.path,
+                expected=num_draws,
+                num=self._num,
             )
         with writing(self.path):
-            for number in reversed(
-                range(num_draws, self._num)
-            ):  # the last first: killed in between, what is left has no gap
-                self._file(number).unlink()
-                self._num = number
+            while self._num > num_draws:  # the last first, so that a kill leaves no gap
+                self._file(self._num - 1).unlink()
+                self._num -= 1
 
     def trace(self, name: str) -> Tensor:
         """One number of all draws, (draws, chains)."""
@@ -74,13 +69,12 @@ class DrawsFolder:
         number = index % self._num
         tensors, header = read_tensors(self._file(number), kind="draw")
         if header.get("number") != number or "theta" not in tensors:
-            raise ArtifactError(f"{self._file(number)} is not draw number {number} of a chain")
+            raise ArtifactError(
+                f"{self._file(number)} is not draw number {number} of a chain",
+                code="damaged-file",
+                path=self._file(number),
+            )
         return tensors
 
     def _file(self, number: int) -> Path:
         return self.path / f"draw-{number:06d}.safetensors"
-
-    def _files(self) -> list[Path]:
-        """The draws from the first to the last before a gap."""
-        files = sorted(self.path.glob("draw-*.safetensors"))
-        return [file for number, file in enumerate(files) if file == self._file(number)]

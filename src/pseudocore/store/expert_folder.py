@@ -8,17 +8,14 @@ is refused. `docs/experts.md` is the format's page.
 
 import itertools
 import shlex
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
 
 from pseudocore.core.errors import ArtifactError, RunError
 from pseudocore.core.problem import Problem
-from pseudocore.store import strict_json
 from pseudocore.store.expert_shards import (
     WAY_OUT,
     Kept,
@@ -27,17 +24,21 @@ from pseudocore.store.expert_shards import (
     read_shard,
     write_shard,
 )
-from pseudocore.store.files import StrPath, partial_of, writing
-from pseudocore.store.identity import differences
-from pseudocore.store.lock import LOCK_FILE, Lock
-from pseudocore.store.manifest import MANIFEST_FILE, hardware, now, versions
+from pseudocore.store.files import (
+    StrPath,
+    decode_json,
+    encode_json,
+    partial_of,
+    reserve,
+    write_json,
+    writing,
+)
+from pseudocore.store.folders import MANIFEST_FILE, ManifestFolder, differences
 
 Storage = Literal["float32", "bfloat16"]
 
-SCHEMA = 1
-"""Version of the folder's layout; a reader refuses a later one."""
-
-_KIND = "pseudocore experts"
+_TOLERANCE = 1e-4
+"""Of floats, because a mean computed on a GPU is that of a CPU up to rounding."""
 _TRAITS = ("data_fingerprint", "model", "preprocess")
 
 
@@ -48,15 +49,14 @@ def traits(problem: Problem) -> dict[str, Any]:
     return {"data": data.name, "data_fingerprint": data.fingerprint, **described}
 
 
-class ExpertFolder:
+class ExpertFolder(ManifestFolder):
     """A buffer of experts. `create` gives one to write, locked against other writers; `open` gives
     one to read.
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any], lock: Lock | None = None) -> None:
-        self.path = path
-        self.manifest = manifest
-        self._lock = lock
+    kind = "pseudocore experts"
+    noun = "experts"
+    schema = 1
 
     @classmethod
     def create(
@@ -71,17 +71,16 @@ class ExpertFolder:
         replace it (`overwrite`).
         """
         path = Path(path)
-        given = strict_json.decode(strict_json.encode(identity))  # as it will be read back
-        _refuse_stranger(path)
-        with writing(path):
-            path.mkdir(parents=True, exist_ok=True)
-        lock = Lock(path)
+        given = decode_json(encode_json(identity))  # as it will be read back
+        lock = cls.claim(path)
         try:
             if overwrite:
                 _remove_ours(path)
             if not (path / MANIFEST_FILE).exists():
-                _begin(path, given, command)
-            folder = cls(path, _manifest(path), lock)
+                _refuse_remains(path)
+                manifest = cls.new_manifest(command)
+                write_json(path / MANIFEST_FILE, {**manifest, "identity": given})
+            folder = cls(path, cls.read_manifest(path, identity=dict), lock)
             if found := _differences(folder.identity, given):
                 raise RunError(
                     f"{path} holds experts that were trained otherwise ({'; '.join(found)}); "
@@ -96,25 +95,15 @@ class ExpertFolder:
     def open(cls, path: StrPath) -> "ExpertFolder":
         """The buffer in a folder, for reading."""
         path = Path(path)
-        if not path.is_dir():
-            raise RunError(
-                f"{path} is a file, not a folder of experts"
-                if path.exists()
-                else f"there is no folder {path} to read experts from"
-            )
-        if not (path / MANIFEST_FILE).exists():
-            raise RunError(f"{path} holds no experts: it has no {MANIFEST_FILE}")
-        return cls(path, _manifest(path))
+        return cls(path, cls.read_manifest(path, identity=dict))
 
     @classmethod
     def is_alike(cls, path: StrPath, identity: Mapping[str, Any]) -> bool:
         """Whether a folder holds a buffer that `create` would go on with."""
         path = Path(path)
-        if _kind(path) != _KIND:
+        if not cls.is_one(path):
             return False
-        return not _differences(
-            cls.open(path).identity, strict_json.decode(strict_json.encode(identity))
-        )
+        return not _differences(cls.open(path).identity, decode_json(encode_json(identity)))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -144,12 +133,13 @@ class ExpertFolder:
 
     def check_fits(self, problem: Problem) -> None:
         """Refuse experts of other data, another network or other preprocessing than the problem's."""
-        stored, given = self.identity, strict_json.decode(strict_json.encode(traits(problem)))
+        stored, given = self.identity, decode_json(encode_json(traits(problem)))
         found = differences(
             *(
                 {name: words.get(name) for name in _TRAITS if name != "data_fingerprint"}
                 for words in (stored, given)
-            )
+            ),
+            tolerance=_TOLERANCE,
         )
         if stored.get("data_fingerprint") != given["data_fingerprint"]:
             found.insert(
@@ -196,48 +186,15 @@ class ExpertFolder:
 
     def reserve(self, num_bytes: int) -> None:
         """Refuse before training what the disk cannot hold."""
-        free = shutil.disk_usage(self.path).free
-        if num_bytes > free:
-            raise RunError(
-                f"the experts take {num_bytes / 2**20:.0f} MiB more, but {self.path} has {free / 2**20:.0f} MiB free; "
-                "keep fewer (--num, --epochs), store bfloat16, or choose another --out"
-            )
+        advice = "keep fewer (--num, --epochs), store bfloat16, or choose another --out"
+        reserve(self.path, num_bytes, advice)
 
     def size(self) -> int:
         """Bytes on disk."""
         return sum(self._file(number).stat().st_size for number in self.epochs())
 
-    def close(self) -> None:
-        """Let other processes write into the folder; reading goes on."""
-        if self._lock is not None:
-            self._lock.release()
-
-    def __enter__(self) -> "ExpertFolder":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _file(self, number: int) -> Path:
         return self.path / _name(number)
-
-
-def _refuse_stranger(path: Path) -> None:
-    """Refuse a folder with files in it that are not a buffer's."""
-    with writing(path):
-        if path.exists() and not path.is_dir():
-            raise RunError(f"{path} is a file; experts need a folder, choose another --out")
-        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
-    ours = _kind(path) == _KIND if MANIFEST_FILE in names else LOCK_FILE in names
-    if names and not ours:
-        raise RunError(
-            f"{path} is not empty and holds no experts of pseudocore; its files are left alone, choose another --out"
-        )
 
 
 def _remove_ours(path: Path) -> None:
@@ -249,45 +206,19 @@ def _remove_ours(path: Path) -> None:
             partial_of(file).unlink(missing_ok=True)
 
 
-def _begin(path: Path, identity: Mapping[str, Any], command: str) -> None:
+def _refuse_remains(path: Path) -> None:
     if left := _numbers(path):
         raise RunError(
-            f"{path} holds {_name(left[0])} of experts that have lost their {MANIFEST_FILE}; pass --overwrite to start again"
+            f"{path} holds {_name(left[0])} of experts that have lost their {MANIFEST_FILE}; pass "
+            "--overwrite to start again",
+            code="experts-without-manifest",
+            path=path,
         )
-    origin = {"created": now(), "command": command, "versions": versions(), "hardware": hardware()}
-    strict_json.write(
-        path / MANIFEST_FILE, {"kind": _KIND, "schema": SCHEMA, **origin, "identity": identity}
-    )
 
 
 def _differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """In all but the name of the data, whose fingerprint tells."""
-    return differences({**stored, "data": None}, {**given, "data": None})
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    """The checked manifest of a buffer."""
-    manifest = strict_json.read(path / MANIFEST_FILE)
-    if manifest.get("kind") != _KIND:
-        raise RunError(
-            f"{path} is not a folder of experts: its {MANIFEST_FILE} says {manifest.get('kind')!r}"
-        )
-    if type(manifest.get("schema")) is not int or not isinstance(manifest.get("identity"), dict):
-        raise RunError(
-            f"{path}/{MANIFEST_FILE} is damaged: it does not say its schema, or what the experts were trained on"
-        )
-    if manifest["schema"] > SCHEMA:
-        raise RunError(
-            f"{path} was made by a later pseudocore (schema {manifest['schema']}, this one reads up to {SCHEMA}); upgrade to use it"
-        )
-    return manifest
-
-
-def _kind(path: Path) -> Any:
-    try:
-        return strict_json.read(path / MANIFEST_FILE).get("kind")
-    except ArtifactError:
-        return None
+    return differences({**stored, "data": None}, {**given, "data": None}, tolerance=_TOLERANCE)
 
 
 def _numbers(path: Path) -> list[int]:

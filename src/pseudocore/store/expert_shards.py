@@ -16,9 +16,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError
-from pseudocore.store import strict_json
 from pseudocore.store.coreset_file import read_tensors, write_tensors
-from pseudocore.store.files import reason_of
+from pseudocore.store.files import decode_json, reading
 
 WAY_OUT = "delete the file and run the same pseudocore experts again to train that expert anew"
 
@@ -110,7 +109,7 @@ class Shard:
     def _opened(self) -> tuple[Any, dict[str, Any]]:
         file = self._guarded(lambda: safe_open(str(self.path), framework="pt", device="cpu"))
         try:
-            record = strict_json.decode((file.metadata() or {}).get("pseudocore", "null"))
+            record = decode_json((file.metadata() or {}).get("pseudocore", "null"))
         except ValueError:
             record = None
         if not isinstance(record, dict):
@@ -119,9 +118,8 @@ class Shard:
 
     def _guarded(self, read: Callable[[], Any]) -> Any:
         try:
-            return read()
-        except OSError as error:
-            raise ArtifactError(f"cannot read {self.path}: {reason_of(error)}") from error
+            with reading(self.path):
+                return read()
         except (
             SafetensorError,
             ValueError,

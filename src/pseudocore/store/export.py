@@ -1,44 +1,110 @@
-"""A coreset for other programs: one npz archive, or a folder of pictures with a table of labels."""
+"""A coreset for other programs: one npz archive, or a folder of PNG pictures with a table of labels."""
 
 import csv
 import io
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
+from torch import Tensor, bfloat16
 
-from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.errors import ConfigError, DataError, RunError
 from pseudocore.core.types import Coreset
-from pseudocore.store import png, strict_json
-from pseudocore.store.files import StrPath, write_bytes, writing
+from pseudocore.store.files import StrPath, encode_json, replacing, write_bytes, writing
 
 LABELS_FILE = "labels.csv"
 
+Pixels = npt.NDArray[np.uint8]
+
 
 def export_npz(coreset: Coreset, path: StrPath) -> None:
-    """Write `x`, `y`, `weight`, `indices` (when points were chosen) and `provenance` (JSON text);
-    reads without pickle.
+    """Write `x`, `y`, `weight`, `indices` of selected points and `provenance`, a JSON text.
 
-    An earlier export is replaced, any other file left alone.
+    The archive reads without pickle. An earlier export is replaced, any other file left alone.
     """
-    if Path(path).is_file() and not _is_export(Path(path)):
+    path = Path(path)
+    if path.is_file() and not _is_export(path):
         raise RunError(
-            f"{path} is there already and is no export of a coreset, so it is left alone; name another file"
+            f"{path} exists and is no export of a coreset; name another file",
+            code="foreign-file",
+            path=path,
         )
-    arrays: dict[str, Any] = {
-        "x": _array(coreset.x),
-        "y": _array(coreset.y),
-        "weight": _array(coreset.weight),
-    }
-    if coreset.indices is not None:
-        arrays["indices"] = _array(coreset.indices)
-    archive = io.BytesIO()
-    np.savez(archive, provenance=np.array(strict_json.encode(coreset.provenance)), **arrays)
-    write_bytes(path, archive.getvalue())
+    arrays: dict[str, Any] = {"provenance": np.array(encode_json(coreset.provenance))}
+    for name in ("x", "y", "weight", "indices"):
+        tensor = getattr(coreset, name)
+        if tensor is not None:
+            arrays[name] = _array(tensor)
+    with replacing(path) as file:
+        np.savez(file, **arrays)
+
+
+def export_pngs(coreset: Coreset, folder: StrPath) -> None:
+    """Write one picture per point and then the table: a folder with a `labels.csv` is complete.
+
+    When writing fails, the pictures are removed again.
+    """
+    folder, pictures = Path(folder), to_uint8(coreset.x)
+    names = [
+        f"{number:05d}_class{label}.png" for number, label in enumerate(coreset.labels.tolist())
+    ]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise RunError(
+                f"{folder} is not empty; pictures go to a new or empty folder",
+                code="folder-not-empty",
+                path=folder,
+            )
+        try:
+            for name, image in zip(names, pictures, strict=True):
+                (folder / name).write_bytes(encode_png(image))
+            write_bytes(folder / LABELS_FILE, _labels_table(coreset, names).encode())
+        except BaseException:
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
+            raise
+
+
+def encode_png(image: Pixels) -> bytes:
+    """The PNG file of a grey (h, w) or colour (h, w, 3) image, by the standard library alone."""
+    is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
+    if image.dtype != np.uint8 or not is_image or image.size == 0:
+        raise DataError(
+            f"a picture must be uint8 (h, w) or (h, w, 3), not {image.dtype} {image.shape}",
+            code="not-an-image",
+            shape=image.shape,
+        )
+    height, width = image.shape[:2]
+    colour_type = 0 if image.ndim == 2 else 2
+    rows = image.reshape(height, -1)
+    no_filter = np.zeros((height, 1), np.uint8)  # every row names its filter
+    header = struct.pack(">IIBBBBB", width, height, 8, colour_type, 0, 0, 0)
+    pixels = zlib.compress(np.concatenate([no_filter, rows], axis=1).tobytes(), 9)
+    chunks = ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in chunks
+    )
+
+
+def to_uint8(x: Tensor) -> Pixels:
+    """Images (M, c, h, w) in pixel units as 8-bit (M, h, w) or, for three channels, (M, h, w, 3).
+
+    Values outside [0, 1] are clipped.
+    """
+    if x.ndim != 4 or x.shape[1] not in (1, 3):
+        raise ConfigError(
+            f"points of shape {tuple(x.shape[1:])} cannot become pictures, only images of 1 or 3 "
+            "channels; export npz instead",
+            code="not-an-image",
+            shape=tuple(x.shape),
+        )
+    levels: Pixels = (x.detach().float().cpu().clamp(0, 1) * 255).round().byte().numpy()
+    return levels[:, 0] if x.shape[1] == 1 else levels.transpose(0, 2, 3, 1)
 
 
 def _is_export(path: Path) -> bool:
@@ -47,34 +113,6 @@ def _is_export(path: Path) -> bool:
             return {"x.npy", "y.npy", "weight.npy", "provenance.npy"} <= set(archive.namelist())
     except (zipfile.BadZipFile, OSError):
         return False
-
-
-def export_pngs(coreset: Coreset, folder: StrPath) -> None:
-    """Write one picture per point and, last, the table: a folder with a `labels.csv` is whole.
-
-    When it cannot be completed, what was written so far is taken away again.
-    """
-    if coreset.x.ndim != 4 or coreset.x.shape[1] not in (1, 3):
-        raise ConfigError(
-            f"the points of this coreset have shape {tuple(coreset.x.shape[1:])}; only images of 1 or 3 channels can become "
-            "pictures, export it as npz instead"
-        )
-    folder = Path(folder)
-    names = [
-        f"{number:05d}_class{label}.png" for number, label in enumerate(coreset.labels.tolist())
-    ]
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise RunError(f"{folder} is not empty; pictures go to a new or empty folder")
-        try:
-            for name, image in zip(names, png.to_uint8(coreset.x), strict=True):
-                (folder / name).write_bytes(png.encode(image))
-            write_bytes(folder / LABELS_FILE, _labels_table(coreset, names).encode())
-        except BaseException:
-            for name in names:
-                (folder / name).unlink(missing_ok=True)
-            raise
 
 
 def _labels_table(coreset: Coreset, names: list[str]) -> str:
@@ -89,6 +127,4 @@ def _labels_table(coreset: Coreset, names: list[str]) -> str:
 
 def _array(tensor: Tensor) -> npt.NDArray[np.generic]:
     tensor = tensor.detach().cpu()
-    return np.asarray(
-        (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    )  # numpy has no bfloat16
+    return np.asarray((tensor.float() if tensor.dtype == bfloat16 else tensor).numpy())

@@ -1,26 +1,38 @@
-"""Writing a file whole or not at all, and saying in one sentence why it could not be done."""
+"""Bytes, JSON and TOML in files: written whole or not at all, read with an error that says why not.
+
+JSON is strict: NaN and the infinities are written as the strings "NaN", "Infinity" and "-Infinity".
+Reading turns exactly these strings back into floats, so a text that equals one of them comes back
+as a number.
+"""
 
 import contextlib
 import errno
+import json
+import math
 import os
-from collections.abc import Iterator
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from pseudocore.core.errors import RunError
+import numpy as np
+from torch import Tensor
+
+from pseudocore.core.errors import ArtifactError, ConfigError, PseudocoreError, RunError
 
 StrPath = str | os.PathLike[str]
 
 
-def write_bytes(path: StrPath, data: bytes) -> None:
-    """Replace `path` by `data` atomically: after a crash at any moment it holds the old bytes or
-    the new ones.
-    """
-    path = Path(path)
-    partial = partial_of(path)
+@contextlib.contextmanager
+def replacing(path: Path, *, partial: Path | None = None) -> Iterator[BinaryIO]:
+    """A file whose bytes replace `path` atomically when the block ends; nothing changes if it fails."""
+    partial = partial or partial_of(path)
     with writing(path):
         try:
             with open(partial, "wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, path)
@@ -31,24 +43,202 @@ def write_bytes(path: StrPath, data: bytes) -> None:
         _sync_folder(path.parent)
 
 
+def write_bytes(path: StrPath, data: bytes) -> None:
+    """Replace a file atomically: after a crash it holds the old bytes or the new ones."""
+    with replacing(Path(path)) as file:
+        file.write(data)
+
+
 @contextlib.contextmanager
 def writing(path: StrPath) -> Iterator[None]:
-    """Turn what the operating system refuses while `path` is written into a `RunError`."""
+    """Turn an `OSError` in the block into a `RunError` about writing `path`."""
     try:
         yield
     except OSError as error:
         raise RunError(
-            f"cannot write {os.fspath(path)}: {reason_of(error)}; what was saved before is intact"
+            f"cannot write {os.fspath(path)}: {_reason(error)}; what was saved before is intact",
+            code="unwritable-file",
+            path=path,
         ) from error
 
 
+@contextlib.contextmanager
+def reading(path: StrPath, error: type[PseudocoreError] = ArtifactError) -> Iterator[None]:
+    """Turn an `OSError` in the block into an `error` about reading `path`."""
+    try:
+        yield
+    except OSError as cause:
+        where = cause.filename or os.fspath(path)
+        raise error(
+            f"cannot read {where}: {_reason(cause)}", code="unreadable-file", path=path
+        ) from cause
+
+
 def partial_of(path: Path) -> Path:
-    """Where the new bytes of `path` gather before they take its name."""
+    """The temporary file that holds the new bytes of `path` until it is renamed."""
     return path.with_name(f".{path.name}.partial")
 
 
-def reason_of(error: OSError) -> str:
-    """The operating system's words, fit for the middle of a sentence."""
+def reserve(folder: Path, num_bytes: int, advice: str) -> None:
+    """Refuse to begin what does not fit on the disk."""
+    free = shutil.disk_usage(folder).free
+    if num_bytes > free:
+        raise RunError(
+            f"{folder} has {free / 2**20:.0f} MiB free, {num_bytes / 2**20:.0f} MiB are needed; {advice}",
+            code="disk-full",
+            path=folder,
+            free=free,
+            needed=num_bytes,
+        )
+
+
+def encode_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """JSON of nested mappings, sequences, paths, plain values, and one-element arrays or tensors."""
+    return json.dumps(_plain(value), indent=indent, sort_keys=sort_keys, allow_nan=False)
+
+
+def decode_json(text: str | bytes) -> Any:
+    """The value of a JSON text; `ValueError` when it is not JSON."""
+    try:
+        return _restored(json.loads(text))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def write_json(path: StrPath, value: Any) -> None:
+    """Replace a JSON file atomically."""
+    write_bytes(path, (encode_json(value, indent=2) + "\n").encode())
+
+
+def read_json(path: StrPath) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        with reading(path):
+            value = decode_json(Path(path).read_bytes())
+    except ValueError as error:
+        raise ArtifactError(
+            f"{os.fspath(path)} is damaged: it is not JSON ({error})",
+            code="damaged-file",
+            path=path,
+        ) from error
+    if not isinstance(value, dict):
+        raise ArtifactError(
+            f"{os.fspath(path)} is damaged: it holds {type(value).__name__}, not a JSON object",
+            code="damaged-file",
+            path=path,
+        )
+    return value
+
+
+def encode_toml(mapping: Mapping[str, Any]) -> str:
+    """TOML of a nested mapping; tuples become arrays, plain values precede tables."""
+    return "\n".join(_table_lines(mapping, ())) + "\n" if mapping else ""
+
+
+def decode_toml(text: str, *, source: str = "TOML") -> dict[str, Any]:
+    """The mapping of a TOML text; errors name it `source`."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{source}: it is nested too deeply", code="invalid-toml") from None
+    except ValueError as error:
+        message, line = str(error), text.count("\n") + (not text.endswith("\n"))
+        if found := re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message):
+            message, line = message[: found.start()], int(found[1] or line)
+        raise ConfigError(
+            f"{source}, line {line}: {message}", code="invalid-toml", source=source, line=line
+        ) from error
+
+
+def read_toml(path: StrPath) -> dict[str, Any]:
+    """The mapping in a TOML file."""
+    where = os.fspath(path)
+    with reading(path, ConfigError):
+        data = Path(path).read_bytes()
+    try:
+        return decode_toml(data.decode(), source=where)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            f"{where}, line {line}: byte {data[error.start]:#04x} is not UTF-8 text",
+            code="invalid-toml",
+            source=where,
+            line=line,
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, np.generic | Tensor):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _restored(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_restored(entry) for entry in value]
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    lines = []
+    for name, value in table.items():
+        if not isinstance(value, Mapping):
+            lines.append(f"{_key(name)} = {_value(value, (*path, name))}")
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            lines += [""] if lines or path else []
+            lines += [f"[{'.'.join(map(_key, (*path, name)))}]"]
+            lines += _table_lines(value, (*path, name))
+    return lines
+
+
+def _key(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ConfigError(f"a TOML key must be a string, not {name!r}", code="not-toml", key=name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
+def _value(value: Any, path: tuple[str, ...]) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return float.__repr__(value)  # TOML shares its exponents, inf and nan
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(entry, path) for entry in value) + "]"
+    if isinstance(value, Mapping):
+        entries = (f"{_key(name)} = {_value(entry, path)}" for name, entry in value.items())
+        return "{" + ", ".join(entries) + "}"
+    hint = "; leave it out instead" if value is None else ""
+    raise ConfigError(
+        f"{'.'.join(path)} = {value!r} cannot be written as TOML{hint}", code="not-toml", key=path
+    )
+
+
+def _text(text: str) -> str:
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise ConfigError(f"{text!r} is not valid Unicode, as TOML must be", code="not-toml")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _reason(error: OSError) -> str:
+    """The operating system's words, for the middle of a sentence."""
     words = error.strerror or str(error) or type(error).__name__
     return words[:1].lower() + words[1:]
 
@@ -57,11 +247,8 @@ def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (
-            errno.EINVAL,
-            errno.ENOTSUP,
-        ):  # some file systems cannot sync a folder; the file is in place
+    except OSError as error:  # some file systems cannot sync a folder; the file is in place
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
         os.close(handle)

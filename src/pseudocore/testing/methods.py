@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import tempfile
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -18,8 +19,8 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.tree import flatten, unflatten
 from pseudocore.core.types import Budgeted, Coreset, Iterative, Selector
 from pseudocore.runtime.loop import Outcome, run
-from pseudocore.store import toml
 from pseudocore.store.coreset_file import load_coreset, save_coreset
+from pseudocore.store.files import decode_toml, encode_toml
 from pseudocore.testing.problems import PER_CLASS, MemoryCheckpoints, few_digits
 from pseudocore.testing.suite import (
     Suite,
@@ -207,7 +208,7 @@ class MethodConformance(Suite):
     def test_its_run_survives_toml(self) -> None:
         setup = Setup(data="digits", model="mlp", width=8)
         reduction = api.Reduction(self.make(), setup, 7, {"inference": "sgd", "num_steps": 3})
-        table = toml.loads(toml.dumps(reduction.to_config()))
+        table = decode_toml(encode_toml(reduction.to_config()))
         assert api.Reduction.from_config(table) == reduction
         assert api.Reduction.from_config(table).to_config() == reduction.to_config()
 
@@ -231,7 +232,7 @@ class MethodConformance(Suite):
             raise AssertionError("the method's dataclass must be frozen")
 
     def problem(self, **changes: Any) -> Problem:
-        return super().problem(experts=True, **changes)
+        return super().problem(**{"experts": True, **changes})
 
     def reduce(self, problem: Problem | None = None, *, seed: int = 0, **changes: Any) -> Coreset:
         """The method's coreset, as `pseudocore.reduce` makes it."""
@@ -239,6 +240,10 @@ class MethodConformance(Suite):
         outcome = api.run_reduction(reduction, problem or self.problem())
         assert outcome.status == "finished", f"the run {outcome.status}: {outcome.reason}"
         return outcome.coreset
+
+    def result(self, options: Mapping[str, Any], problem: Mapping[str, Any]) -> Any:
+        coreset = self.reduce(self.problem(**problem), **options)
+        return bits(coreset), coreset.provenance.get("posterior")
 
     @classmethod
     @functools.cache

@@ -34,7 +34,7 @@ from pseudocore.runtime.execution import map_independent, parallel_passes
 from pseudocore.runtime.profiling import stage
 from pseudocore.store.expert_folder import ExpertFolder, Storage, traits
 from pseudocore.store.expert_shards import Kept, MappedExperts
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 from pseudocore.training.loop import TrainingLoop, TrainingState, epoch_of_several
 from pseudocore.training.losses import Loss, per_example
 from pseudocore.training.optimisers import decayed, sgd

@@ -4,7 +4,7 @@ Both take one tensor or a tree, a (nested) NamedTuple of tensors.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -95,3 +95,20 @@ def decayed(gradient: Tree, theta: Tree, weight_decay: float) -> Tree:
 def cosine(step: Tensor, num_steps: int, *, floor: float = 0.0) -> Tensor:
     """From 1 at step 0 down to `floor` at `num_steps` along half a cosine."""
     return floor + (1 - floor) * 0.5 * (1 + torch.cos(math.pi * step / num_steps))
+
+
+def adam_each(
+    parameters: Any, gradient: Any, moments: Any, step_sizes: Sequence[Tensor | float]
+) -> tuple[Any, Any]:
+    """NamedTuples of parameters and of their moments after one step of Adam, each parameter with a
+    step size of its own.
+    """
+    parts = zip(parameters, gradient, moments, step_sizes, strict=True)
+    changes = [(one, *adam(g, moment, size)) for one, g, moment, size in parts]
+    kind = type(parameters)
+    return kind(*(one - change for one, change, _ in changes)), kind(*(new for *_, new in changes))
+
+
+def start_each(parameters: Any) -> Any:
+    """A NamedTuple like `parameters` of their moments before the first step."""
+    return type(parameters)(*map(start, parameters))

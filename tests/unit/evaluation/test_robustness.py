@@ -9,7 +9,7 @@ from pseudocore.core.errors import DataError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.data import digits, moons
-from pseudocore.data.corruptions.corrupt import corrupt
+from pseudocore.data.corruptions import corrupt
 from pseudocore.evaluation.published_metrics import batch_mean_nll, batchwise_ece, published_scores
 from pseudocore.evaluation.robustness import (
     corrupted_scores,
@@ -142,7 +142,7 @@ def test_evaluate_says_whether_chains_have_mixed() -> None:
 
 
 def test_published_scores_are_the_quirks_of_whole_arrays() -> None:
-    coreset = api.reduce("uniform", digits(), per_class=1, model="linear")
+    coreset = api.reduce("uniform", digits(), per_class=1, model="linear").coreset
     problem = api.build_problem(coreset, digits())
     predict = api.infer(coreset, "ensemble", problem=problem, num_members=3, num_steps=3)
     x, y = problem.data.test

@@ -205,7 +205,7 @@ def test_a_coresets_word_runs_no_code(pictures: Dataset) -> None:
         x, torch.tensor([0, 1]), torch.ones(2), provenance={"setup": {"model": "nets_of_mine:net"}}
     )
     nets_of_mine.CALLS.clear()
-    with pytest.raises(ConfigError, match=r"not run on a file's word.*--model nets_of_mine:net"):
+    with pytest.raises(ConfigError, match=r"a file cannot make run.*--model nets_of_mine:net"):
         setups.build_problem(coreset, pictures, device="cpu")
     assert nets_of_mine.CALLS == []
     problem = setups.build_problem(coreset, pictures, device="cpu", model="nets_of_mine:net")

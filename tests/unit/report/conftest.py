@@ -11,7 +11,7 @@ import torch
 
 from pseudocore.core.types import Coreset
 from pseudocore.report.page import render
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 MakeRun = Callable[..., Run]
 

@@ -18,7 +18,7 @@ import torch
 from pseudocore.core.errors import ArtifactError, PseudocoreError, RunError
 from pseudocore.core.types import Coreset
 from pseudocore.report.page import render
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 MakeRun = Callable[..., Run]
 Page = Callable[..., Any]

@@ -63,7 +63,7 @@ def test_draws_after_a_checkpoint_are_dropped(folder: DrawsFolder) -> None:
     assert len(folder) == len(DrawsFolder(folder.path)) == 2
     folder.append(theta(9), {})
     assert torch.equal(folder[2], theta(9))
-    with pytest.raises(RunError, match=r"made 7 draws at its checkpoint, but .* holds 3"):
+    with pytest.raises(RunError, match=r"counts 7 draws, but .* holds 3"):
         folder.truncate(7)
 
 
@@ -78,6 +78,6 @@ def test_there_is_no_draw_beyond_the_last(folder: DrawsFolder) -> None:
 
 
 def test_a_disk_too_small_is_refused_at_once(folder: DrawsFolder) -> None:
-    with pytest.raises(RunError, match="do not fit into"):
+    with pytest.raises(RunError, match="MiB are needed; keep fewer"):
         folder.reserve(10**6, 10**12)
     folder.reserve(10, 100)

@@ -74,7 +74,7 @@ def test_pictures_and_their_table(tmp_path: Path, channels: int, soft: bool) -> 
 
 def test_what_is_no_image_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     features = Coreset(torch.randn(2, 6), torch.tensor([0, 1]), torch.ones(2))
-    with pytest.raises(ConfigError, match=r"shape \(6,\).*export it as npz"):
+    with pytest.raises(ConfigError, match=r"shape \(6,\).*export npz"):
         export_pngs(features, tmp_path / "pictures")
     with pytest.raises(ConfigError, match="1 or 3 channels"):
         export_pngs(pictures(2), tmp_path / "pictures")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pseudocore.core.errors import RunError
-from pseudocore.store.lock import Lock
+from pseudocore.store.folders import Lock
 
 
 def test_the_second_is_refused(tmp_path: Path) -> None:

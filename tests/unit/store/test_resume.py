@@ -13,7 +13,7 @@ from pseudocore.core import tree
 from pseudocore.core.errors import ArtifactError, RunError
 from pseudocore.runtime import loop
 from pseudocore.store.coreset_file import write_tensors
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 
 CONFIG: dict[str, Any] = {
     "seed": 0,
@@ -116,7 +116,7 @@ def test_open_refuses_what_is_no_run(tmp_path: Path) -> None:
     for name, message in {
         "missing": "there is no folder",
         "file": "is a file",
-        ".": r"holds no manifest\.json",
+        ".": r"has no manifest\.json",
     }.items():
         with pytest.raises(RunError, match=message):
             Run.open(tmp_path / name)
@@ -126,7 +126,7 @@ def test_open_refuses_what_is_no_run(tmp_path: Path) -> None:
         Run.open(run.path)
     (run.path / "config.toml").write_text("seed = 0")
     (run.path / "manifest.json").write_text('{"kind": "website"}')
-    with pytest.raises(RunError, match="not the manifest of a run"):
+    with pytest.raises(RunError, match="holds no run: the kind of its manifest"):
         Run.open(run.path)
 
 
@@ -158,7 +158,7 @@ def test_a_checkpoint_without_a_step_is_refused(tmp_path: Path) -> None:
         kind="checkpoint",
         header={"config": run.checkpoints.config_digest},
     )
-    with pytest.raises(ArtifactError, match="does not say which step"):
+    with pytest.raises(ArtifactError, match="does not say at which step"):
         run.checkpoints.load()
 
 
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> Non
     (tmp_path / "one" / "checkpoint.safetensors").rename(
         tmp_path / "two" / "checkpoint.safetensors"
     )
-    with pytest.raises(RunError, match="made with another configuration"):
+    with pytest.raises(RunError, match="belongs to another configuration"):
         two.checkpoints.load()
 
 

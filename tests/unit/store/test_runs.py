@@ -15,8 +15,8 @@ import torch
 
 from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.types import Coreset
-from pseudocore.store import toml
-from pseudocore.store.runs import Run
+from pseudocore.store.files import read_toml
+from pseudocore.store.run_folder import Run
 
 CONFIG: dict[str, Any] = {
     "seed": 0,
@@ -50,7 +50,7 @@ def test_a_whole_life(tmp_path: Path) -> None:
     assert os.uname().nodename not in json.dumps(run.manifest)
     assert not run.finished
     assert run.config["method"]["sizes"] == [1, 2]
-    assert toml.read(run.path / "config.toml")["method"]["image_lr"] == 0.01
+    assert read_toml(run.path / "config.toml")["method"]["image_lr"] == 0.01
 
     run.log(10, {"loss": 0.5})
     run.log(20, {"loss": math.nan})
@@ -154,7 +154,7 @@ def test_a_folder_of_experts_is_left_alone(tmp_path: Path, flags: dict[str, Any]
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RunError, match="file is a file; a run needs a folder"):
+    with pytest.raises(RunError, match="file is a file, not a folder"):
         Run.create(tmp_path / "file", CONFIG)
     with pytest.raises(RunError, match="not a directory"):
         Run.create(tmp_path / "file" / "run", CONFIG)
@@ -216,7 +216,7 @@ def test_a_replacement_that_fails_before_its_first_checkpoint_gives_way(
     before = replaced_run(tmp_path)
     with Run.create(tmp_path, {"seed": 1}, overwrite=True) as run:
         run.log(1, {"loss": 2})
-    assert run.gave_way
+    assert run.was_restored
     assert contents(tmp_path) == before
     with full_disk, pytest.raises(RunError, match="what was saved before is intact"):
         Run.create(tmp_path, {"seed": 1}, overwrite=True)
@@ -240,7 +240,7 @@ def test_a_replacement_killed_at_any_rename_gives_way(
 
         with monkeypatch.context() as patch:
             patch.setattr(
-                "pseudocore.store.runs.settle", lambda path: False
+                "pseudocore.store.run_folder.settle", lambda path: False
             )  # a killed process puts nothing back
             patch.setattr(os, "replace", dying)
             try:
@@ -258,7 +258,7 @@ def test_a_replacement_with_a_checkpoint_goes_on_and_then_takes_the_place(tmp_pa
         new = Run.create(tmp_path, {"seed": 1}, overwrite=True)
         new.checkpoints.save(1, {"x": torch.ones(2)})
         new.finish("interrupted")
-        assert not new.gave_way
+        assert not new.was_restored
         assert contents(tmp_path / ".replaced").keys() >= {
             "coreset.safetensors",
             "manifest.json",
@@ -282,7 +282,7 @@ def test_remains_without_a_manifest_are_not_taken_for_nothing(tmp_path: Path) ->
     (tmp_path / "manifest.json").unlink()
     choices: list[dict[str, Any]] = [{}, {"resume": True}]
     for flags in choices:
-        with pytest.raises(RunError, match=r"lost its manifest\.json; pass --overwrite"):
+        with pytest.raises(RunError, match=r"without its manifest\.json; pass --overwrite"):
             Run.create(tmp_path, CONFIG, **flags)
     Run.create(tmp_path, CONFIG, overwrite=True)
     assert not (tmp_path / "coreset.safetensors").exists()
@@ -293,7 +293,7 @@ def test_remains_without_a_manifest_are_not_taken_for_nothing(tmp_path: Path) ->
 
 HOLDER = """
 import sys, time
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 run = Run.create(sys.argv[1], {"seed": 0}, resume=True)
 print("holding", flush=True)
 time.sleep(60)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudocore.store.cache import ShelfFolder, user_cache
+from pseudocore.store.cache import CacheFolder, user_cache
 
 WHAT = {
     "kind": "network",
@@ -21,8 +21,8 @@ TENSORS = {"theta": torch.arange(5.0), "forgotten": torch.tensor([1, 0])}
 
 
 def test_what_was_kept_comes_back(tmp_path: Path) -> None:
-    ShelfFolder(tmp_path / "a" / "b").save(WHAT, TENSORS)
-    found = ShelfFolder(tmp_path / "a" / "b").load(dict(reversed(WHAT.items())))
+    CacheFolder(tmp_path / "a" / "b").save(WHAT, TENSORS)
+    found = CacheFolder(tmp_path / "a" / "b").load(dict(reversed(WHAT.items())))
     assert found is not None
     assert found.keys() == TENSORS.keys()
     assert all(
@@ -32,7 +32,7 @@ def test_what_was_kept_comes_back(tmp_path: Path) -> None:
 
 
 def test_only_under_its_own_description(tmp_path: Path) -> None:
-    cache = ShelfFolder(tmp_path)
+    cache = CacheFolder(tmp_path)
     assert cache.load(WHAT) is None
     cache.save(WHAT, TENSORS)
     assert cache.load({**WHAT, "seed": 4}) is None
@@ -44,7 +44,7 @@ def test_only_under_its_own_description(tmp_path: Path) -> None:
 
 
 def test_the_later_one_stays(tmp_path: Path) -> None:
-    cache = ShelfFolder(tmp_path)
+    cache = CacheFolder(tmp_path)
     cache.save(WHAT, TENSORS)
     cache.save(WHAT, {"theta": torch.ones(2)})
     found = cache.load(WHAT)
@@ -53,24 +53,24 @@ def test_the_later_one_stays(tmp_path: Path) -> None:
 
 
 def test_another_torch_is_another_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ShelfFolder(tmp_path).save(WHAT, TENSORS)
+    CacheFolder(tmp_path).save(WHAT, TENSORS)
     monkeypatch.setattr("torch.__version__", "99.0")
-    assert ShelfFolder(tmp_path).load(WHAT) is None
+    assert CacheFolder(tmp_path).load(WHAT) is None
 
 
 def test_other_code_of_ours_makes_another_thing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ShelfFolder(tmp_path).save(WHAT, TENSORS)
+    CacheFolder(tmp_path).save(WHAT, TENSORS)
     monkeypatch.setattr("pseudocore.store.cache._code", lambda: "that of another version")
-    assert ShelfFolder(tmp_path).load(WHAT) is None
+    assert CacheFolder(tmp_path).load(WHAT) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None])
 def test_a_damaged_file_counts_as_absent_and_is_replaced(
     tmp_path: Path, damage: bytes | None
 ) -> None:
-    cache = ShelfFolder(tmp_path)
+    cache = CacheFolder(tmp_path)
     cache.save(WHAT, TENSORS)
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-3] if damage is None else damage)
@@ -81,7 +81,7 @@ def test_a_damaged_file_counts_as_absent_and_is_replaced(
 
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    cache = ShelfFolder(tmp_path / "file" / "shelf")
+    cache = CacheFolder(tmp_path / "file" / "shelf")
     cache.save(WHAT, TENSORS)
     assert cache.load(WHAT) is None
     with cache.lock(WHAT), cache.lock(WHAT):  # nobody waits for a turn that cannot be had
@@ -92,7 +92,7 @@ def test_one_at_a_time_makes_a_thing_and_the_others_find_it(tmp_path: Path) -> N
     made = []
 
     def need() -> None:
-        cache = ShelfFolder(tmp_path)  # as another process would have its own
+        cache = CacheFolder(tmp_path)  # as another process would have its own
         with cache.lock(WHAT):
             if cache.load(WHAT) is None:
                 time.sleep(0.05)  # the others come in the meantime
@@ -105,7 +105,7 @@ def test_one_at_a_time_makes_a_thing_and_the_others_find_it(tmp_path: Path) -> N
 
 
 def test_turns_at_two_things_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    cache = ShelfFolder(tmp_path)
+    cache = CacheFolder(tmp_path)
     with cache.lock(WHAT), cache.lock({**WHAT, "seed": 4}):
         pass
 

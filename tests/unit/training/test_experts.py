@@ -26,7 +26,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.expert_shards import MappedExperts
-from pseudocore.store.runs import Run
+from pseudocore.store.run_folder import Run
 from pseudocore.training import experts
 from pseudocore.training.experts import Resident, Training, train, with_experts
 
@@ -35,7 +35,7 @@ WORDS: dict[str, Any] = {"model": "mlp", "width": 4, "batch_size": 512}
 
 def filled(out: Path, **options: Any) -> dict[str, bytes]:
     """The files of a buffer of the digits, after training what was missing of it."""
-    api.experts("digits", out=out, **{"num": 3, "epochs": 4, **WORDS, **options})
+    api.train_experts("digits", out=out, **{"num": 3, "epochs": 4, **WORDS, **options})
     return shards(out)
 
 
@@ -60,7 +60,7 @@ class Stop:
 
 def test_what_is_said_of_a_buffer(tmp_path: Path) -> None:
     news: list[Any] = []
-    facts = api.experts(
+    facts = api.train_experts(
         "digits", out=tmp_path / "b", num=2, epochs=3, **WORDS, lr=0.5,
         on_start=lambda *start: news.append(start), on_epoch=lambda *epoch: news.append(epoch),
     )  # fmt: skip
@@ -93,7 +93,7 @@ def test_what_is_said_of_a_buffer(tmp_path: Path) -> None:
         == problem.data.test.y
     )
     assert facts["accuracy"]["mean"] == pytest.approx(right.double().mean().item())
-    again = api.experts("digits", out=tmp_path / "b", num=1, epochs=2, **WORDS, lr=0.5)
+    again = api.train_experts("digits", out=tmp_path / "b", num=1, epochs=2, **WORDS, lr=0.5)
     assert (again["num_experts"], again["num_epochs"], again["trained_epochs"]) == (2, 3, 0)
     assert again["images_per_second"] is None
 
@@ -223,7 +223,7 @@ from pseudocore.training import experts
 from pseudocore import api
 torch.set_num_threads(1)
 experts.SAVE_SECONDS = 0.0
-api.experts("digits", out=sys.argv[1], num=4, epochs=10, model="mlp", width=64, batch_size=64)
+api.train_experts("digits", out=sys.argv[1], num=4, epochs=10, model="mlp", width=64, batch_size=64)
 """
 
 
@@ -304,18 +304,20 @@ def reduced() -> Callable[..., Tensor]:
     def reduce(**options: Any) -> Tensor:
         return api.reduce(
             "follower", "digits", device="cpu", **{"model": "mlp", "width": 16, **options}
-        ).x
+        ).coreset.x
 
     return reduce
 
 
 def test_named_experts_are_used(tmp_path: Path, reduced: Callable[..., Tensor]) -> None:
-    api.experts("digits", out=tmp_path / "b", num=2, epochs=3, model="mlp", width=16)
+    api.train_experts("digits", out=tmp_path / "b", num=2, epochs=3, model="mlp", width=16)
     named = reduced(experts=str(tmp_path / "b"))
     assert torch.equal(
         named, reduced()
     )  # those it would have trained for itself: same seed, same settings
-    api.experts("digits", out=tmp_path / "other", num=2, epochs=3, model="mlp", width=16, lr=0.1)
+    api.train_experts(
+        "digits", out=tmp_path / "other", num=2, epochs=3, model="mlp", width=16, lr=0.1
+    )
     assert not torch.equal(named, reduced(experts=str(tmp_path / "other")))
 
 
@@ -348,7 +350,7 @@ def test_left_over_experts_of_a_run_that_was_replaced_are_too(tmp_path: Path) ->
 
 def test_a_run_goes_on_with_the_experts_it_began_with(tmp_path: Path) -> None:
     path = str(tmp_path / "b")
-    api.experts("digits", out=path, num=2, epochs=3, model="mlp", width=16)
+    api.train_experts("digits", out=path, num=2, epochs=3, model="mlp", width=16)
     reduction = Reduction.from_config(
         {
             "method": "follower",
@@ -369,7 +371,7 @@ def test_a_run_goes_on_with_the_experts_it_began_with(tmp_path: Path) -> None:
 
     straight = go_on("straight").coreset
     assert go_on("stopped", on_log=interrupted).status == "interrupted"
-    api.experts("digits", out=path, num=5, epochs=3, model="mlp", width=16)
+    api.train_experts("digits", out=path, num=5, epochs=3, model="mlp", width=16)
     assert torch.equal(go_on("stopped").coreset.x, straight.x)
     assert not torch.equal(go_on("fresh").coreset.x, straight.x)
     (tmp_path / "b" / "expert-0001.safetensors").unlink()
@@ -381,16 +383,16 @@ def test_a_run_goes_on_with_the_experts_it_began_with(tmp_path: Path) -> None:
 def test_too_few_epochs_are_refused_before_a_run_begins(
     tmp_path: Path, reduced: Callable[..., Tensor]
 ) -> None:
-    api.experts("digits", out=tmp_path / "b", num=1, epochs=1, model="mlp", width=16)
+    api.train_experts("digits", out=tmp_path / "b", num=1, epochs=1, model="mlp", width=16)
     command = rf"pseudocore experts digits --num 1 --seed 0 --storage float32 --out {tmp_path}/b --model mlp --width 16 --epochs 3"
-    words = rf"kept for 1 epochs, but follower with max_start=2 needs 3: run `{command}`"
+    words = rf"trained for 1 epochs, but follower with these options needs 3: run `{command}`"
     with pytest.raises(ConfigError, match=words):
         reduced(experts=str(tmp_path / "b"), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_method_without_experts_refuses_them(tmp_path: Path) -> None:
-    api.experts("digits", out=tmp_path / "b", num=1, epochs=1, model="mlp", width=16)
+    api.train_experts("digits", out=tmp_path / "b", num=1, epochs=1, model="mlp", width=16)
     with pytest.raises(ConfigError, match="method 'uniform' learns from no experts"):
         api.reduce("uniform", "digits", model="mlp", width=16, experts=str(tmp_path / "b"))
 
@@ -402,18 +404,18 @@ def test_experts_of_a_problem_are_used_as_they_are() -> None:
 
 
 def test_a_coreset_does_not_need_its_experts_to_be_evaluated(tmp_path: Path) -> None:
-    api.experts("digits", out=tmp_path / "b", num=1, epochs=3, model="mlp", width=16)
+    api.train_experts("digits", out=tmp_path / "b", num=1, epochs=3, model="mlp", width=16)
     coreset = api.reduce("follower", "digits", model="mlp", width=16, experts=str(tmp_path / "b"))
     for file in (tmp_path / "b").iterdir():
         file.unlink()
-    assert api.build_problem(coreset).experts is None
+    assert api.build_problem(coreset.coreset).experts is None
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_experts_are_held_when_they_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.experts("digits", out=tmp_path / "b", num=3, epochs=4, **WORDS)
+    api.train_experts("digits", out=tmp_path / "b", num=3, epochs=4, **WORDS)
     problem = setups.build(Setup(model="mlp", width=4))
     mapped = ExpertFolder.open(tmp_path / "b").mapped(problem)
     problem, method = replace(problem, experts=mapped), Follower(max_start=1)

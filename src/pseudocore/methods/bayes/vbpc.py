@@ -5,11 +5,12 @@ VBPC: Variational Bayesian Pseudo-Coreset (2025, arXiv 2502.21143). FRePo: Zhou,
 
 Features $\phi$ come from a pool of networks trained on the coreset itself. On top of them the
 coreset $(u, \hat y)$ determines a Gaussian over last-layer weights, $\mathcal N(m^*_j, V^*)$
-(`objectives/last_layer_gaussian.py`); VBPC minimises over $(u, \hat y)$ what the full data lose
+(`objectives/last_layer_gaussian.py`); VBPC minimises over $(u, \hat y)$ the loss of the full data
 under it,
 
-$$ \tfrac1{|B|}\sum_{(x,y)\in B} -\log \operatorname{softmax}_y\left(s\, m^{*\top}\phi(x) / \sqrt{1 + \alpha s^2\Sigma^*(x)}\right)
-   + \frac{\beta_D}{N}\sum_j KL\left[\mathcal N(m^*_j, V^*)\,\|\,\mathcal N(0, \rho^{-1}I)\right], \quad \alpha = \pi/8 \tag{27} $$
+$$ \tfrac1{|B|}\sum_{(x,y)\in B} -\log \operatorname{softmax}_y\left(s\, m^{*\top}\phi(x) /
+   \sqrt{1 + \alpha s^2\Sigma^*(x)}\right) + \frac{\beta_D}{N}\sum_j KL\left[\mathcal N(m^*_j,
+   V^*)\,\|\,\mathcal N(0, \rho^{-1}I)\right], \quad \alpha = \pi/8 \tag{27} $$
 
 by gradients straight through $m^*$ and $V^*$. FRePo keeps the mean alone and fits it to the labels
 in squared error.
@@ -39,255 +40,182 @@ Deviations:
       default).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
-from pseudocore.core.config import Count, NonNegative, Positive, Range
+from pseudocore.core.config import NonNegative, Positive, Range
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.objectives import kernel_regression, multiformation, pool
 from pseudocore.objectives import last_layer_gaussian as gaussian
-from pseudocore.objectives import multiformation as formation
-from pseudocore.objectives import pool
-from pseudocore.objectives.initial import Initial
-from pseudocore.objectives.kernel_regression import centred
-from pseudocore.objectives.pool import Pool
-from pseudocore.training.optimisers import adam, cosine, start
+from pseudocore.objectives.initial import ImageSettings
+from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
+from pseudocore.objectives.network_kernels import own_features
+from pseudocore.objectives.pool import Pool, PoolSettings
+from pseudocore.training.optimisers import cosine, start_each, tree_map
 
 
-class Learned(NamedTuple):
+class VBPCLearned(NamedTuple):
     x: Tensor  # network inputs (M, ...)
     y: Tensor  # targets (M, classes)
-    log_scale: Tensor
-    log_variance: Tensor
+    log_scale: Tensor  # () of the factor from last-layer outputs to logits
+    log_variance: Tensor  # () of the prior, relative
 
 
-class State(NamedTuple):
-    learned: Learned
-    average: Learned
-    moments: Any  # a Learned of Moments
+class VBPCState(NamedTuple):
+    learned: VBPCLearned
+    average: VBPCLearned  # moving average of the iterates (D5)
+    moments: Any  # Adam's, a VBPCLearned of Moments
     pool: Pool
-    step: Tensor
-
-
-class Info(NamedTuple):
-    loss: Tensor
-    accuracy: Tensor
-    """On the training batch, before the step."""
-    logit_scale: Tensor
+    step: Tensor  # () steps taken
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What VBPC and FRePo have in common."""
+class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
+    """What VBPC and FRePo share: all but the loss."""
 
-    per_class: Count = 10
-    """Pseudo-images per class."""
-    num_steps: Count = 2000
-    """Outer steps."""
-    batch_size: Count = 512
-    """Real examples per step."""
     image_lr: Positive = 0.01
     """Adam's step size on images (in normalised units) and on the logit scale; falls to 0 along a
     cosine.
     """
-    label_lr: NonNegative = 0.01
-    """Adam's step size on targets; 0 keeps the labels at centred one-hot."""
-    initial: Initial = "real"
-    """Start from real images, from mixes of two of a class, or from noise."""
-    ridge: Positive = 0.01
-    """Observation noise of the last layer, relative to the mean squared feature norm."""
-    logit_scale: Positive = 10.0
-    """Initial factor from last-layer outputs to logits; learned."""
-    pool_size: Count = 10
-    """Networks kept in the pool."""
-    max_age: Count = 100
-    """Training steps after which a pool network is replaced by a fresh one."""
-    pool_lr: Positive = 3e-4
-    """Adam's step size of the pool networks on the coreset."""
     augment_on: Literal["data", "both"] = "data"
     """Whether the problem's augmentation, if any, acts on the real batch alone or on the coreset
     too.
     """
-    formation: Count = 1
-    """Images that a stored one holds along each side; 1 stores them one by one."""
     mirror: bool = False
-    """Whether each image is shown beside its mirror image, as two points of one label."""
+    """Whether each image is used beside its mirror image, as two points of one label."""
     averaging: Annotated[float, Range(low=0, high=0.9999)] = 0.0
     """Decay of a moving average of the iterates that becomes the coreset; 0 takes the last iterate.
     """
 
+    def initial_variance(self) -> float:
+        """Where the prior variance starts."""
+        raise NotImplementedError
+
+    def loss(
+        self, problem: Problem, learned: VBPCLearned, features: Tensor, real: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The loss under features of the coreset and of real examples, and the log-probabilities of
+        the latter (n, classes).
+        """
+        raise NotImplementedError
+
+    def init(self, problem: Problem, rng: Rng) -> VBPCState:
+        multiformation.check(problem, mirror=self.mirror)
+        x, y = multiformation.begin(
+            problem, self.per_class, self.initial, rng("images"), factor=self.formation
+        )
+        numbers = torch.tensor(
+            [self.logit_scale, self.initial_variance()], dtype=problem.dtype, device=problem.device
+        ).log()
+        targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
+        learned = VBPCLearned(x, targets, numbers[0], numbers[1])
+        networks = pool.fill(problem, rng("pool"), size=self.pool_size, max_age=self.max_age)
+        return VBPCState(learned, learned, start_each(learned), networks, x.new_zeros(()))
+
+    def step(
+        self, problem: Problem, state: VBPCState, rng: Rng
+    ) -> tuple[VBPCState, RegressionInfo]:
+        model, place = problem.model, pool.pick(state.pool, rng("network"))
+        theta = state.pool.theta.index_select(0, place)[0]
+        index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
+        x, y = problem.batch(index)
+        augment = problem.augment or (lambda images, _: images)
+        with problem.fast():
+            statistics = model.statistics(theta, self._decode(state.learned).x) or None
+            real = model.features(theta, augment(x, rng("augment")), statistics).to(x.dtype)
+
+        def objective(learned: VBPCLearned) -> tuple[Tensor, Tensor]:
+            points = self._decode(learned)
+            images = augment(points.x, rng("augment")) if self.augment_on == "both" else points.x
+            return self.loss(problem, points, own_features(problem, theta, images), real, y)
+
+        decay = cosine(state.step, self.num_steps)
+        rates = [decay * self.image_lr, decay * self.label_lr, *[decay * self.image_lr] * 2]
+        new, moments, info = kernel_regression.step(
+            objective, state.learned, state.moments, rates, y
+        )
+        average = tree_map(
+            lambda old, part: old + (1 - self.averaging) * (part - old), state.average, new
+        )
+        points = self._decode(new)
+        networks = pool.advance(
+            state.pool,
+            place,
+            problem,
+            points.x,
+            points.y,
+            rng("fresh"),
+            step_size=self.pool_lr,
+            max_age=self.max_age,
+        )
+        return VBPCState(new, average, moments, networks, state.step + 1), info
+
+    def coreset(self, problem: Problem, state: VBPCState) -> Coreset:
+        x, y, log_scale, log_variance = state.average
+        numbers = {
+            "logit_scale": log_scale.exp().item(),
+            "prior_variance": log_variance.exp().item(),
+            "ridge": self.ridge,
+        }
+        provenance = {
+            "posterior": numbers,
+            **multiformation.provenance(factor=self.formation, mirror=self.mirror),
+        }
+        weight = torch.ones(len(y), dtype=y.dtype)
+        return Coreset(problem.pixels(x).cpu(), y.cpu(), weight, provenance=provenance)
+
+    def _decode(self, learned: VBPCLearned) -> VBPCLearned:
+        """With the images and targets that networks see."""
+        x, y = multiformation.decode(
+            learned.x, learned.y, factor=self.formation, mirror=self.mirror
+        )
+        return learned._replace(x=x, y=y)
+
 
 @methods.register("vbpc", kind="bayes", paper="VBPC 2025, arXiv 2502.21143")
 @dataclass(frozen=True, kw_only=True)
-class VBPC(Settings):
+class VBPC(FeatureRegression):
     """Variational Bayesian pseudo-coreset."""
 
     prior_variance: Positive = 0.01
-    """Prior variance of a last-layer output at a typical point; where learning it starts."""
+    """Prior variance of a last-layer output at a typical point; its start when it is learned."""
     learn_variance: bool = False
     """Whether the prior variance is learned beside the points."""
     kl_weight: NonNegative = 1e-3
     """Weight of the KL term; 1 is the evidence bound of the full data."""
 
-    def init(self, problem: Problem, rng: Rng) -> State:
-        return _init(self, self.prior_variance, problem, rng)
-
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        return _step(self, self.loss, problem, state, rng)
-
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return _coreset(self, problem, state)
+    def initial_variance(self) -> float:
+        return self.prior_variance
 
     def loss(
-        self, problem: Problem, learned: Learned, features: Tensor, real_features: Tensor, y: Tensor
+        self, problem: Problem, learned: VBPCLearned, features: Tensor, real: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor]:
         variance = learned.log_variance.exp() if self.learn_variance else self.prior_variance
         posterior = gaussian.fit(features, learned.y, ridge=self.ridge, prior_variance=variance)
-        log_probs = gaussian.log_probs(
-            *gaussian.predict(posterior, real_features), learned.log_scale.exp()
-        )
+        mean, spread = gaussian.predict(posterior, real)
+        log_probs = gaussian.log_probs(mean, spread, learned.log_scale.exp())
         nll = -label_log_likelihood(log_probs, y).mean()
-        return nll + self.kl_weight / problem.num_train * gaussian.kl(
-            posterior
-        ).sum(), log_probs  # Eq. (27)
+        divergence = self.kl_weight / problem.num_train * gaussian.kl(posterior).sum()
+        return nll + divergence, log_probs  # Eq. (27)
 
 
 @methods.register("frepo", kind="condense", paper="Zhou et al. 2022, arXiv 2206.00719")
 @dataclass(frozen=True, kw_only=True)
-class FRePo(Settings):
+class FRePo(FeatureRegression):
     """Dataset distillation by neural feature regression."""
 
-    def init(self, problem: Problem, rng: Rng) -> State:
-        return _init(self, 1e-6, problem, rng)
-
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        return _step(self, self.loss, problem, state, rng)
-
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return _coreset(self, problem, state)
+    def initial_variance(self) -> float:
+        return 1e-6
 
     def loss(
-        self, problem: Problem, learned: Learned, features: Tensor, real_features: Tensor, y: Tensor
+        self, problem: Problem, learned: VBPCLearned, features: Tensor, real: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor]:
         posterior = gaussian.fit(features, learned.y, ridge=self.ridge, prior_variance=1e-6)
-        mean, _ = gaussian.predict(posterior, real_features)
-        log_probs = (learned.log_scale.exp() * mean.detach()).log_softmax(1)
-        squared_error = pool.mean_squared_error(mean, centred(y, problem.num_classes, mean.dtype))
-        return squared_error - label_log_likelihood(log_probs, y).mean(), log_probs  # D2
-
-
-Loss = Callable[[Problem, Learned, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-def _init(method: Settings, prior_variance: float, problem: Problem, rng: Rng) -> State:
-    formation.check(problem, mirror=method.mirror)
-    x, y = formation.begin(
-        problem, method.per_class, method.initial, rng("images"), factor=method.formation
-    )
-    numbers = torch.tensor(
-        [method.logit_scale, prior_variance], dtype=problem.dtype, device=problem.device
-    ).log()
-    learned = Learned(x, centred(y, problem.num_classes, x.dtype), numbers[0], numbers[1])
-    networks = pool.fill(problem, rng("pool"), size=method.pool_size, max_age=method.max_age)
-    return State(
-        learned,
-        learned,
-        Learned(*map(start, learned)),  # type: ignore[arg-type]
-        networks,
-        torch.zeros((), dtype=x.dtype, device=x.device),
-    )
-
-
-def _step(
-    method: Settings, loss: Loss, problem: Problem, state: State, rng: Rng
-) -> tuple[State, Info]:
-    learned, model = state.learned, problem.model
-    place = pool.pick(state.pool, rng("network"))
-    theta = state.pool.theta.index_select(0, place)[0]
-    x, y = problem.batch(
-        rng("batch").integers(problem.num_train, method.batch_size, device=problem.device)
-    )
-    augment = problem.augment or (lambda images, _: images)
-    with problem.fast():
-        statistics = model.statistics(theta, _shown(method, learned).x) or None
-        real_features = model.features(theta, augment(x, rng("augment")), statistics).to(x.dtype)
-
-    def objective(learned: Learned) -> tuple[Tensor, Tensor]:
-        shown = _shown(method, learned)
-        images = augment(shown.x, rng("augment")) if method.augment_on == "both" else shown.x
-        with problem.fast():
-            features = model.features(theta, images)
-        return loss(problem, shown, features.to(x.dtype), real_features, y)
-
-    gradient, value, log_probs = _gradient(objective, learned)
-    decay = cosine(state.step, method.num_steps)
-    rates = Learned(method.image_lr, method.label_lr, method.image_lr, method.image_lr)  # type: ignore[arg-type]
-    moved = [
-        adam(g, m, decay * rate) for g, m, rate in zip(gradient, state.moments, rates, strict=True)
-    ]
-    new = Learned(*(part - change for part, (change, _) in zip(learned, moved, strict=True)))
-    average = Learned(
-        *(
-            old + (1 - method.averaging) * (part - old)
-            for old, part in zip(state.average, new, strict=True)
-        )
-    )
-    shown = _shown(method, new)
-    networks = pool.advance(
-        state.pool,
-        place,
-        problem,
-        shown.x,
-        shown.y,
-        rng("fresh"),
-        step_size=method.pool_lr,
-        max_age=method.max_age,
-    )
-    accuracy = (log_probs.argmax(1) == y).to(x.dtype).mean()
-    moments = Learned(*(moment for _, moment in moved))  # type: ignore[arg-type]
-    return State(new, average, moments, networks, state.step + 1), Info(
-        value, accuracy, new.log_scale.exp()
-    )
-
-
-def _shown(method: Settings, learned: Learned) -> Learned:
-    """What networks are shown of the points: themselves or their tiles, and the mirror images of
-    these where asked for.
-    """
-    x, y = formation.shown(learned.x, learned.y, factor=method.formation, mirror=method.mirror)
-    return learned._replace(x=x, y=y)
-
-
-def _gradient(
-    objective: Callable[[Learned], tuple[Tensor, Tensor]], learned: Learned
-) -> tuple[Learned, Tensor, Tensor]:
-    """Gradient of the first output, the value itself and the second output."""
-
-    def with_value(learned: Learned) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        value, extra = objective(learned)
-        return value, (value, extra)
-
-    gradient, (value, extra) = grad(with_value, has_aux=True)(learned)
-    return gradient, value.detach(), extra.detach()
-
-
-def _coreset(method: Settings, problem: Problem, state: State) -> Coreset:
-    kept = state.average
-    numbers = {
-        "logit_scale": kept.log_scale.exp().item(),
-        "prior_variance": kept.log_variance.exp().item(),
-        "ridge": method.ridge,
-    }
-    weight = torch.ones(len(kept.y), dtype=kept.y.dtype)
-    provenance = {
-        "posterior": numbers,
-        **formation.provenance(factor=method.formation, mirror=method.mirror),
-    }
-    return Coreset(problem.pixels(kept.x).cpu(), kept.y.cpu(), weight, provenance=provenance)
+        mean, _ = gaussian.predict(posterior, real)
+        return kernel_regression.loss(mean, y, learned.log_scale)  # D2

@@ -117,7 +117,7 @@ class CAFE(Settings):
         value, gradient = autodiff.value_and_grad(loss, pure=False)(images.x)
         images, info = classwise.move(self, images, drawn, gradient, value)
         if self.max_age > 1:  # otherwise the network is gone after this step
-            x, y = formation.shown(images.x, images.y, factor=self.formation)
+            x, y = formation.decode(images.x, images.y, factor=self.formation)
             energy = trajectory.energy_on(problem, y)
             theta = unroll.descend(
                 energy,

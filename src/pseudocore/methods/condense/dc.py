@@ -157,7 +157,7 @@ def _step(
     gradient, loss = classwise.match(method, problem, view, images.x, drawn, against, rng)
     images, info = classwise.move(method, images, drawn, gradient, loss)
     if method.max_age > 1:  # otherwise the network is gone after this step
-        x, y = formation.shown(images.x, images.y, factor=method.formation)
+        x, y = formation.decode(images.x, images.y, factor=method.formation)
         energy = trajectory.energy_on(problem, y)
         theta = unroll.descend(
             energy,

@@ -22,69 +22,52 @@ backward passes of the M points; one Cholesky factor of M × M.
 Deviations:
   D1. `ridge` is relative to the mean of the diagonal of $K_{uu}$.
   D2. The convolutional kernels of the later paper (Nguyen et al. 2021b) took many accelerators;
-      `features` stands for them. It draws new networks at every step, so that the points suit the
+      `features` replaces them. It draws new networks at every step, so that the points suit the
       architecture and not a few networks, and never trains them (FRePo does).
   D3. A logit scale is fitted to the same batches; it moves nothing else and only makes predictions
       probabilities.
   D4. Adam's step sizes fall to 0 along a cosine. Augmentation, if any, acts on the real batch.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
-from pseudocore.core.config import Count, NonNegative, Positive
+from pseudocore.core.config import Count, Positive
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.objectives import (
-    kernel_regression as regression,
-)
-from pseudocore.objectives import (
-    multiformation as formation,
-)
-from pseudocore.objectives import (
-    network_kernels as kernels,
-)
-from pseudocore.objectives.initial import Initial
-from pseudocore.training.optimisers import adam, cosine, start
+from pseudocore.objectives import kernel_regression, multiformation
+from pseudocore.objectives.initial import ImageSettings
+from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
+from pseudocore.objectives.network_kernels import DenseKernel, Kernel, feature_kernel
+from pseudocore.training.optimisers import cosine, start_each
 
 
-class Learned(NamedTuple):
+class KIPLearned(NamedTuple):
     x: Tensor  # network inputs (M, ...)
     y: Tensor  # targets (M, classes)
-    log_scale: Tensor
+    log_scale: Tensor  # () of the factor from predictions to logits
 
 
-class State(NamedTuple):
-    learned: Learned
-    moments: Any  # a Learned of Moments
-    step: Tensor
-
-
-class Info(NamedTuple):
-    loss: Tensor
-    accuracy: Tensor
-    """On the training batch, before the step."""
-    logit_scale: Tensor
+class KIPState(NamedTuple):
+    learned: KIPLearned
+    moments: Any  # Adam's, a KIPLearned of Moments
+    step: Tensor  # () steps taken
 
 
 @methods.register("kip", kind="condense", paper="Nguyen et al. 2021, arXiv 2011.00050")
 @dataclass(frozen=True, kw_only=True)
-class KIP:
+class KIP(ImageSettings, RegressionSettings):
     """Kernel inducing points."""
 
-    per_class: Count = 10
-    """Pseudo-images per class."""
-    num_steps: Count = 2000
-    """Outer steps."""
-    batch_size: Count = 512
-    """Real examples per step."""
+    image_lr: Positive = 0.01
+    """Adam's step size on images (in normalised units) and on the logit scale; falls to 0 along a
+    cosine.
+    """
     kernel: Literal["features", "ntk", "nngp"] = "features"
     """Features of random networks of the problem's own architecture, or one of the closed forms of
     a wide fully-connected network.
@@ -95,104 +78,46 @@ class KIP:
     """Variance of its biases; that of its weights is 2 over the fan-in."""
     num_networks: Count = 4
     """Random networks per step whose features are averaged over."""
-    ridge: Positive = 0.01
-    """Relative to the mean of the kernel's diagonal."""
-    image_lr: Positive = 0.01
-    """Adam's step size on images (in normalised units) and on the logit scale; falls to 0 along a
-    cosine.
-    """
-    label_lr: NonNegative = 0.01
-    """Adam's step size on targets; 0 keeps the labels at centred one-hot."""
-    initial: Initial = "real"
-    """Start from real images, from mixes of two of a class, or from noise."""
-    formation: Count = 1
-    """Images that a stored one holds along each side; 1 stores them one by one."""
-    logit_scale: Positive = 10.0
-    """Initial factor from predictions to logits; fitted."""
 
-    def init(self, problem: Problem, rng: Rng) -> State:
-        x, y = formation.begin(
+    def init(self, problem: Problem, rng: Rng) -> KIPState:
+        x, y = multiformation.begin(
             problem, self.per_class, self.initial, rng("images"), factor=self.formation
         )
-        learned = Learned(
-            x,
-            regression.centred(y, problem.num_classes, x.dtype),
-            x.new_full((), self.logit_scale).log(),
-        )
-        return State(learned, Learned(*map(start, learned)), x.new_zeros(()))  # type: ignore[arg-type]
+        targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
+        learned = KIPLearned(x, targets, x.new_full((), self.logit_scale).log())
+        return KIPState(learned, start_each(learned), x.new_zeros(()))
 
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        learned = state.learned
-        real, y = problem.batch(
-            rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
-        )
+    def step(self, problem: Problem, state: KIPState, rng: Rng) -> tuple[KIPState, RegressionInfo]:
+        index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
+        real, y = problem.batch(index)
         real = real if problem.augment is None else problem.augment(real, rng("augment"))
-        shown = formation.split(learned.x, self.formation)
-        pair = (
-            self._random_features(problem, shown, real, rng)
-            if self.kernel == "features"
-            else self._closed_form(real)
-        )
+        kernel = self._kernel(problem, state.learned.x, real, rng)
 
-        def objective(learned: Learned) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            gram, cross = pair(formation.split(learned.x, self.formation))
-            mean = regression.regress(
-                gram, cross, formation.repeat(learned.y, self.formation), ridge=self.ridge
-            )
-            value, log_probs = regression.loss(mean, y, learned.log_scale)
-            return value, (value.detach(), log_probs.detach())
+        def objective(learned: KIPLearned) -> tuple[Tensor, Tensor]:
+            x, targets = multiformation.decode(learned.x, learned.y, factor=self.formation)
+            mean = kernel_regression.regress(*kernel(x), targets, ridge=self.ridge)
+            return kernel_regression.loss(mean, y, learned.log_scale)
 
-        gradient, (value, log_probs) = grad(objective, has_aux=True)(learned)
         decay = cosine(state.step, self.num_steps)
-        rates = (self.image_lr, self.label_lr, self.image_lr)
-        moved = [
-            adam(g, m, decay * rate)
-            for g, m, rate in zip(gradient, state.moments, rates, strict=True)
-        ]
-        new = Learned(*(part - change for part, (change, _) in zip(learned, moved, strict=True)))
-        moments = Learned(*(moment for _, moment in moved))  # type: ignore[arg-type]
-        accuracy = (log_probs.argmax(1) == y).to(real.dtype).mean()
-        return State(new, moments, state.step + 1), Info(value, accuracy, new.log_scale.exp())
+        rates = [decay * rate for rate in (self.image_lr, self.label_lr, self.image_lr)]
+        new, moments, info = kernel_regression.step(
+            objective, state.learned, state.moments, rates, y
+        )
+        return KIPState(new, moments, state.step + 1), info
 
-    def coreset(self, problem: Problem, state: State) -> Coreset:
+    def coreset(self, problem: Problem, state: KIPState) -> Coreset:
         x, y, log_scale = state.learned
         numbers = {"logit_scale": log_scale.exp().item(), "ridge": self.ridge}
-        provenance = {"posterior": numbers, **formation.provenance(factor=self.formation)}
-        return Coreset(
-            problem.pixels(x).cpu(),
-            y.cpu(),
-            torch.ones(len(y), dtype=y.dtype),
-            provenance=provenance,
-        )
+        provenance = {"posterior": numbers, **multiformation.provenance(factor=self.formation)}
+        weight = torch.ones(len(y), dtype=y.dtype)
+        return Coreset(problem.pixels(x).cpu(), y.cpu(), weight, provenance=provenance)
 
-    def _closed_form(self, real: Tensor) -> "Pair":
-        kernel = kernels.DenseKernel(
-            "ntk" if self.kernel == "ntk" else "nngp",
-            self.kernel_depth,
-            bias_variance=self.bias_variance,
-        )
-        return lambda x: (kernel.gram(x), kernel.cross(real, x))
-
-    def _random_features(self, problem: Problem, x: Tensor, real: Tensor, rng: Rng) -> "Pair":
-        """The kernel of fresh networks; the features of the real batch are made once, as no
-        gradient passes them.
-        """
-        names = [rng("network", number) for number in range(self.num_networks)]
+    def _kernel(self, problem: Problem, stored: Tensor, real: Tensor, rng: Rng) -> Kernel:
+        if self.kernel != "features":
+            dense = DenseKernel(self.kernel, self.kernel_depth, bias_variance=self.bias_variance)
+            return lambda x: (dense.gram(x), dense.cross(real, x))
         thetas = [
-            problem.model.init(name, device=problem.device, dtype=problem.dtype) for name in names
+            problem.model.init(rng("network", number), device=problem.device, dtype=problem.dtype)
+            for number in range(self.num_networks)
         ]
-        seen = [kernels.real_features(problem, theta, x, real) for theta in thetas]
-
-        def pair(x: Tensor) -> tuple[Tensor, Tensor]:
-            products = [
-                kernels.inner_products(kernels.own_features(problem, theta, x), other)
-                for theta, other in zip(thetas, seen, strict=True)
-            ]
-            grams, crosses = zip(*products, strict=True)
-            return torch.stack(grams).mean(0), torch.stack(crosses).mean(0)
-
-        return pair
-
-
-Pair = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Points to their kernel with themselves (M, M) and that of the real batch with them (n, M)."""
+        return feature_kernel(problem, thetas, multiformation.split(stored, self.formation), real)

@@ -1,11 +1,12 @@
 r"""LD: labels for real images, learned so that training on them serves all classes.
 
 Bohdal, Yang, Hospedales (2020), "Flexible Dataset Distillation: Learn Labels Instead of Images",
-§3. The images $\tilde x$ are real ones and stay; learned are their soft labels $\tilde y$. `ld`
+§3. The images $\tilde x$ are real and fixed; their soft labels $\tilde y$ are learned. `ld`
 differentiates through training (Algorithm 1),
 
 $$ \min_{\tilde y}\; \mathbb E_{\theta_0}\, \mathcal L\left(f_{\theta_L}(x), y\right), \qquad
-   \theta_{t+1} = \theta_t - \alpha \nabla_\theta \mathcal L\left(f_{\theta_t}(\tilde x), \tilde y\right) $$
+   \theta_{t+1} = \theta_t
+   - \alpha \nabla_\theta \mathcal L\left(f_{\theta_t}(\tilde x), \tilde y\right) $$
 
 `ld-rr` through ridge regression of the last layer on the features $\tilde\Phi$ of networks trained
 on $(\tilde x, \tilde y)$ (Algorithm 2),
@@ -40,178 +41,136 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 from torch import Tensor
-from torch.func import grad
 
-from pseudocore.core.config import Count, Positive, Range
+from pseudocore.core.config import Positive, Range
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.objectives import (
-    bilevel as students,
-)
-from pseudocore.objectives import (
-    kernel_regression as regression,
-)
-from pseudocore.objectives import (
-    network_kernels as kernels,
-)
-from pseudocore.objectives import (
-    pool,
-)
-from pseudocore.objectives.bilevel import Settings
+from pseudocore.objectives import bilevel, kernel_regression, pool
+from pseudocore.objectives.bilevel import UnrolledSettings
 from pseudocore.objectives.initial import balanced_indices
-from pseudocore.objectives.pool import Pool
-from pseudocore.objectives.unroll import Energy
-from pseudocore.training.optimisers import Moments, adam, cosine, start
+from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings, centred
+from pseudocore.objectives.network_kernels import inner_products, own_features, real_features
+from pseudocore.objectives.pool import Pool, PoolSettings
+from pseudocore.training.optimisers import Moments, adam, cosine, start, start_each
 
 
-class Unrolled(NamedTuple):
-    log_inner_lr: Tensor
-    log_y: Tensor  # (M, classes), labels up to a softmax
-    moments: Moments
-    lr_moments: Moments
+class LDState(NamedTuple):
+    log_inner_lr: Tensor  # ()
+    log_y: Tensor  # labels up to a softmax (M, classes)
+    moments: Moments  # Adam's, of log_y
+    lr_moments: Moments  # of log_inner_lr
     indices: Tensor  # of the images among the training points (M,)
-    step: Tensor
+    step: Tensor  # () steps taken
 
 
-class UnrolledInfo(NamedTuple):
+class LDInfo(NamedTuple):
     loss: Tensor
     """Cross-entropy of the students on the real batch, before the step."""
     gradient_norm: Tensor
+    """Norm of its gradient in `log_y`."""
     inner_lr: Tensor
+    """Step size of the students' training, after the step."""
     own_label: Tensor
-    """Mean probability that a label leaves with the class of its image."""
+    """Mean probability that a label assigns to the class of its image."""
 
 
 @methods.register("ld", kind="condense", paper="Bohdal et al. 2020, arXiv 2006.08572")
 @dataclass(frozen=True, kw_only=True)
-class LabelDistillation(Settings):
+class LabelDistillation(UnrolledSettings):
     """Label distillation: soft labels of real images, learned through training on them."""
 
     label_lr: Positive = 0.05
-    """Adam's step size on what the labels are the softmax of; falls to 0 along a cosine."""
+    """Adam's step size on the logits of the labels; falls to 0 along a cosine."""
     softening: Annotated[float, Range(above=0, high=0.9)] = 0.1
-    """Probability that a label gives to all classes alike, where it starts."""
+    """Probability spread over all classes in the initial labels."""
 
-    def init(self, problem: Problem, rng: Rng) -> Unrolled:
+    def init(self, problem: Problem, rng: Rng) -> LDState:
+        k = problem.num_classes
         index = balanced_indices(problem, self.per_class, rng("images")).to(problem.device)
-        one_hot = (
-            regression.centred(problem.train_y[index], problem.num_classes, problem.dtype)
-            + 1 / problem.num_classes
-        )
-        log_y = ((1 - self.softening) * one_hot + self.softening / problem.num_classes).log()
-        log_inner_lr = log_y.new_full((), self.inner_lr).log()
-        return Unrolled(
-            log_inner_lr, log_y, start(log_y), start(log_inner_lr), index, log_y.new_zeros(())
-        )
+        one_hot = centred(problem.train_y[index], k, problem.dtype) + 1 / k
+        log_y = ((1 - self.softening) * one_hot + self.softening / k).log()
+        log_lr = log_y.new_full((), self.inner_lr).log()
+        return LDState(log_lr, log_y, start(log_y), start(log_lr), index, log_y.new_zeros(()))
 
-    def step(self, problem: Problem, state: Unrolled, rng: Rng) -> tuple[Unrolled, UnrolledInfo]:
+    def step(self, problem: Problem, state: LDState, rng: Rng) -> tuple[LDState, LDInfo]:
         x, labels = problem.batch(state.indices)
         inner_lr = state.log_inner_lr.exp()
-        pulled = students.teach(
-            self,
-            problem,
-            _energy(problem, x),
-            lambda log_y, _: log_y,
-            state.log_y,
-            inner_lr,
-            x,
-            rng,
+
+        def energy(theta: Tensor, log_y: Tensor) -> Tensor:
+            with problem.fast():
+                logits = problem.model.logits(theta, x)
+            log_probs = logits.to(x.dtype).log_softmax(1)
+            return -label_log_likelihood(log_probs, log_y.softmax(1)).mean()
+
+        pulled = bilevel.outer_gradient(
+            self, problem, energy, lambda log_y, _: log_y, state.log_y, inner_lr, x, rng
         )
         decay = cosine(state.step, self.num_steps)
         change, moments = adam(pulled.x, state.moments, decay * self.label_lr)
         lr_change, lr_moments = adam(
             pulled.step_size * inner_lr, state.lr_moments, decay * self.inner_lr_lr
         )
-        log_y, log_inner_lr = state.log_y - change, state.log_inner_lr - lr_change
+        log_y, log_lr = state.log_y - change, state.log_inner_lr - lr_change
         own = label_log_likelihood(log_y.log_softmax(1), labels).exp().mean()
-        info = UnrolledInfo(pulled.value, pulled.x.norm(), log_inner_lr.exp(), own)
-        return Unrolled(
-            log_inner_lr, log_y, moments, lr_moments, state.indices, state.step + 1
-        ), info
+        new = LDState(log_lr, log_y, moments, lr_moments, state.indices, state.step + 1)
+        return new, LDInfo(pulled.value, pulled.x.norm(), log_lr.exp(), own)
 
-    def coreset(self, problem: Problem, state: Unrolled) -> Coreset:
-        return _labelled(
-            problem, state.indices, state.log_y.softmax(1), inner_lr=state.log_inner_lr.exp().item()
-        )
+    def coreset(self, problem: Problem, state: LDState) -> Coreset:
+        inner_lr = state.log_inner_lr.exp().item()
+        return _labelled(problem, state.indices, state.log_y.softmax(1), inner_lr=inner_lr)
 
 
-class Learned(NamedTuple):
+class LDRidgeLearned(NamedTuple):
     y: Tensor  # targets (M, classes)
-    log_scale: Tensor
+    log_scale: Tensor  # () of the factor from predictions to logits
 
 
-class Regressed(NamedTuple):
-    learned: Learned
-    moments: Any  # a Learned of Moments
+class LDRidgeState(NamedTuple):
+    learned: LDRidgeLearned
+    moments: Any  # Adam's, an LDRidgeLearned of Moments
     pool: Pool
-    indices: Tensor
-    step: Tensor
-
-
-class RegressedInfo(NamedTuple):
-    loss: Tensor
-    accuracy: Tensor
-    """On the training batch, before the step."""
-    logit_scale: Tensor
+    indices: Tensor  # of the images among the training points (M,)
+    step: Tensor  # () steps taken
 
 
 @methods.register("ld-rr", kind="condense", paper="Bohdal et al. 2020, arXiv 2006.08572")
 @dataclass(frozen=True, kw_only=True)
-class LabelDistillationRidge:
+class LabelDistillationRidge(RegressionSettings, PoolSettings):
     """Label distillation by ridge regression: real-valued targets of real images, learned in closed
     form.
     """
 
-    per_class: Count = 10
-    """Points per class."""
-    num_steps: Count = 2000
-    """Outer steps."""
-    batch_size: Count = 512
-    """Real examples per step."""
     label_lr: Positive = 0.01
     """Adam's step size on targets and on the logit scale; falls to 0 along a cosine."""
-    ridge: Positive = 0.01
-    """Relative to the mean squared feature norm."""
-    logit_scale: Positive = 10.0
-    """Initial factor from last-layer outputs to logits; fitted."""
-    pool_size: Count = 10
-    """Networks kept in the pool."""
-    max_age: Count = 100
-    """Training steps after which a pool network is replaced by a fresh one."""
-    pool_lr: Positive = 3e-4
-    """Adam's step size of the pool networks on the images and their targets."""
 
-    def init(self, problem: Problem, rng: Rng) -> Regressed:
+    def init(self, problem: Problem, rng: Rng) -> LDRidgeState:
         index = balanced_indices(problem, self.per_class, rng("images")).to(problem.device)
-        y = regression.centred(problem.train_y[index], problem.num_classes, problem.dtype)
-        learned = Learned(y, y.new_full((), self.logit_scale).log())
+        y = centred(problem.train_y[index], problem.num_classes, problem.dtype)
+        learned = LDRidgeLearned(y, y.new_full((), self.logit_scale).log())
         networks = pool.fill(problem, rng("pool"), size=self.pool_size, max_age=self.max_age)
-        return Regressed(learned, Learned(*map(start, learned)), networks, index, y.new_zeros(()))  # type: ignore[arg-type]
+        return LDRidgeState(learned, start_each(learned), networks, index, y.new_zeros(()))
 
-    def step(self, problem: Problem, state: Regressed, rng: Rng) -> tuple[Regressed, RegressedInfo]:
+    def step(
+        self, problem: Problem, state: LDRidgeState, rng: Rng
+    ) -> tuple[LDRidgeState, RegressionInfo]:
         place = pool.pick(state.pool, rng("network"))
         theta = state.pool.theta.index_select(0, place)[0]
         x, _ = problem.batch(state.indices)
-        real, y = problem.batch(
-            rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
-        )
+        index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
+        real, y = problem.batch(index)
         real = real if problem.augment is None else problem.augment(real, rng("augment"))
-        others = kernels.real_features(problem, theta, x, real)
-        gram, cross = kernels.inner_products(kernels.own_features(problem, theta, x), others)
+        others = real_features(problem, theta, x, real)
+        kernels = inner_products(own_features(problem, theta, x), others)
 
-        def objective(learned: Learned) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            value, log_probs = regression.loss(
-                regression.regress(gram, cross, learned.y, ridge=self.ridge), y, learned.log_scale
-            )
-            return value, (value.detach(), log_probs.detach())
+        def objective(learned: LDRidgeLearned) -> tuple[Tensor, Tensor]:
+            mean = kernel_regression.regress(*kernels, learned.y, ridge=self.ridge)
+            return kernel_regression.loss(mean, y, learned.log_scale)
 
-        gradient, (value, log_probs) = grad(objective, has_aux=True)(state.learned)
-        step_size = self.label_lr * cosine(state.step, self.num_steps)
-        moved = [adam(g, m, step_size) for g, m in zip(gradient, state.moments, strict=True)]
-        new = Learned(
-            *(part - change for part, (change, _) in zip(state.learned, moved, strict=True))
+        rates = [self.label_lr * cosine(state.step, self.num_steps)] * 2
+        new, moments, info = kernel_regression.step(
+            objective, state.learned, state.moments, rates, y
         )
         networks = pool.advance(
             state.pool,
@@ -223,34 +182,15 @@ class LabelDistillationRidge:
             step_size=self.pool_lr,
             max_age=self.max_age,
         )
-        moments = Learned(*(moment for _, moment in moved))  # type: ignore[arg-type]
-        accuracy = (log_probs.argmax(1) == y).to(value.dtype).mean()
-        return Regressed(new, moments, networks, state.indices, state.step + 1), RegressedInfo(
-            value, accuracy, new.log_scale.exp()
-        )
+        return LDRidgeState(new, moments, networks, state.indices, state.step + 1), info
 
-    def coreset(self, problem: Problem, state: Regressed) -> Coreset:
-        return _labelled(
-            problem,
-            state.indices,
-            state.learned.y,
-            logit_scale=state.learned.log_scale.exp().item(),
-            ridge=self.ridge,
-        )
-
-
-def _energy(problem: Problem, x: Tensor) -> Energy:
-    """Parameters and labels, up to a softmax, to the mean cross-entropy on the images."""
-
-    def energy(theta: Tensor, log_y: Tensor) -> Tensor:
-        with problem.fast():
-            logits = problem.model.logits(theta, x)
-        return -label_log_likelihood(logits.to(x.dtype).log_softmax(1), log_y.softmax(1)).mean()
-
-    return energy
+    def coreset(self, problem: Problem, state: LDRidgeState) -> Coreset:
+        y, log_scale = state.learned
+        logit_scale = log_scale.exp().item()
+        return _labelled(problem, state.indices, y, logit_scale=logit_scale, ridge=self.ridge)
 
 
 def _labelled(problem: Problem, index: Tensor, y: Tensor, **learned: float) -> Coreset:
-    """The real images as they are stored, with what was learned for them."""
-    chosen = problem.subset(index.cpu())
-    return Coreset(chosen.x, y.cpu(), chosen.weight, chosen.indices, {"posterior": learned})
+    """The real images as stored, with the labels and numbers learned for them."""
+    subset = problem.subset(index.cpu())
+    return Coreset(subset.x, y.cpu(), subset.weight, subset.indices, {"posterior": learned})

@@ -24,12 +24,12 @@ from pseudocore.reproduce.bench.requests import (
     Request,
     Way,
     fulfil,
-    is_eager,
+    runs_eagerly,
 )
 from pseudocore.reproduce.bench.subprocess_runner import apart
 from pseudocore.reproduce.bench.workload import FULL, Workload, method_of
 from pseudocore.runtime import Compile
-from pseudocore.store.manifest import hardware, now, versions
+from pseudocore.store.folders import hardware, now, versions
 
 FIRST = ("vbpc", "frepo", "bpc-fkl", "bpc-rkl", "bpc-w", "bpc-cd", "dm", "dsa", "lcmat-c")
 """Methods that others are compared with: timed before the rest, for which time may not be left."""
@@ -211,7 +211,7 @@ class _Session:
     def row(self, name: str, ceilings: Ceilings) -> Row | None:
         if (ours := self._ask(name, "ours", name)) is None:
             return None
-        eager = ours if is_eager(self.device, self.compile) else self._ask(name, "eager", name)
+        eager = ours if runs_eagerly(self.device, self.compile) else self._ask(name, "eager", name)
         beside = self._ask(name, "plain", name) if plain.exists(name, self.workload) else None
         return Row(name, ours, eager, beside, ceilings)
 

@@ -20,7 +20,8 @@ import torch
 
 from pseudocore.core.errors import ConfigError, PseudocoreError
 from pseudocore.reproduce.bench.requests import Measured, NotMeasuredError, Request, fulfil
-from pseudocore.store import strict_json
+from pseudocore.runtime.warmup import import_ahead
+from pseudocore.store.files import decode_json, encode_json
 
 
 @contextlib.contextmanager
@@ -42,10 +43,10 @@ def apart() -> Iterator[Callable[[Request], Measured]]:
 def _ask(process: "subprocess.Popen[bytes]", request: Request) -> Measured:
     assert process.stdin is not None
     assert process.stdout is not None
-    line = strict_json.encode({**request.to_json(), "num_threads": torch.get_num_threads()}) + "\n"
+    line = encode_json({**request.to_json(), "num_threads": torch.get_num_threads()}) + "\n"
     try:
         process.stdin.write(line.encode())
-        answer = strict_json.decode(
+        answer = decode_json(
             process.stdout.readline() or '{"failed": "the process that measures has ended"}'
         )
     except BrokenPipeError:
@@ -59,13 +60,12 @@ def _ask(process: "subprocess.Popen[bytes]", request: Request) -> Measured:
 
 def serve() -> None:
     """Answer requests from standard input until it ends."""
-    import torch._dynamo  # noqa: F401  comes with the first gradient, and takes seconds
-
+    import_ahead()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever else is printed is no answer
     with contextlib.suppress(BrokenPipeError):  # nobody is left to answer
         for line in sys.stdin:
-            answers.write((_answer_of_child(strict_json.decode(line), sys.stdin) + "\n").encode())
+            answers.write((_answer_of_child(decode_json(line), sys.stdin) + "\n").encode())
 
 
 def _answer_of_child(table: dict[str, Any], *callers: IO[str]) -> str:
@@ -78,7 +78,7 @@ def _answer_of_child(table: dict[str, Any], *callers: IO[str]) -> str:
         try:
             os.close(reader)
             with os.fdopen(writer, "w") as pipe:
-                pipe.write(strict_json.encode(_answer(table)))
+                pipe.write(encode_json(_answer(table)))
         finally:
             os._exit(0)  # whatever happened: the loop is the parent's
     os.close(writer)
@@ -93,7 +93,7 @@ def _answer_of_child(table: dict[str, Any], *callers: IO[str]) -> str:
         if os.WIFSIGNALED(status)
         else "before it could answer"
     )
-    return answer or strict_json.encode({"failed": f"its process was ended {ended}"})
+    return answer or encode_json({"failed": f"its process was ended {ended}"})
 
 
 def _answer(table: dict[str, Any]) -> dict[str, Any]:

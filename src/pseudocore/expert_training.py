@@ -1,0 +1,149 @@
+"""Training a folder of experts."""
+
+import shlex
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from pseudocore.assembly import Data, Setup, build, check_data
+from pseudocore.core import config
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.problem import Problem
+from pseudocore.core.types import Dataset
+from pseudocore.evaluation.metrics import measure, spreads
+from pseudocore.evaluation.robustness import in_batches
+from pseudocore.models import custom
+from pseudocore.runtime import Compile
+from pseudocore.store.expert_folder import ExpertFolder, Storage
+from pseudocore.training.experts import OnEpoch, OnStart, Trainer, Training, fill, identity
+
+
+def train_experts(
+    data: Data,
+    *,
+    out: str | Path,
+    model: Any = None,
+    num: int = 20,
+    epochs: int = 22,
+    seed: int = 0,
+    storage: Storage = "float32",
+    group: int | None = None,
+    device: str = "auto",
+    compile: Compile = "auto",
+    overwrite: bool = False,
+    command: str = "",
+    on_start: OnStart = lambda done, total: None,
+    on_epoch: OnEpoch = lambda done, numbers: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train networks on all of `data` and keep them at every epoch, for methods that learn from
+    experts.
+
+    Experts in the folder that were trained alike are kept, and trained further where they have
+    fewer epochs.
+
+    Args:
+        data: Name or path of a data set, or a `Dataset`.
+        out: Folder for the experts.
+        model: The network, as in `reduce`.
+        num: Number of experts.
+        epochs: Epochs to train each for.
+        seed: Seed of every random stream.
+        storage: Type that snapshots are stored in, `float32` or `bfloat16`.
+        group: Experts trained in one batched pass. Defaults to the fastest number.
+        device: `auto`, `cpu` or `cuda`.
+        compile: `auto`, `on` or `off`.
+        overwrite: Replace experts in the folder that were trained otherwise.
+        command: Command line to keep with the experts. Defaults to one with the same effect.
+        on_start: Called with the number of epochs already trained and the total.
+        on_epoch: Called with the number of epochs trained so far and numbers to show.
+        **options: Fields of `Setup` (`model`, `preprocess`, ...) and of `Training` (`loss`, ...).
+
+    Returns:
+        What is in the folder, what was trained, and the experts' training loss and test accuracy.
+    """
+    for name, count in {"num": num, "epochs": epochs, "group": group}.items():
+        if count is not None and count < 1:
+            raise ConfigError(f"{name} = {count} must be at least 1", code="option", option=name)
+    if storage not in get_args(Storage):
+        raise ConfigError(
+            f"storage = {storage!r} is not one of {', '.join(map(repr, get_args(Storage)))}",
+            code="option",
+            option="storage",
+        )
+    check_data(data)
+    described, network = custom.described(model)
+    given = data if isinstance(data, Dataset) else None
+    of_training = {option.name for option in config.options(Training)} & options.keys()
+    training = config.build(
+        Training, {name: options.pop(name) for name in of_training}, what="training"
+    )
+    fields = {**options, **described, "data": str(data) if given is None else given.name}
+    setup = config.build(Setup, fields, what="setup")
+    problem = build(setup, given, device=device, network=network)
+    command = command or experts_command(
+        setup, training, num=num, epochs=epochs, seed=seed, storage=storage, out=out
+    )
+    identified = identity(problem, training, seed, storage)
+    with ExpertFolder.create(out, identified, overwrite=overwrite, command=command) as folder:
+        began = time.monotonic()
+        trained = fill(
+            folder,
+            Trainer(problem, training, seed, compile=compile),
+            num=num,
+            num_epochs=epochs,
+            group=group,
+            on_start=on_start,
+            on_epoch=on_epoch,
+        )
+        seconds = time.monotonic() - began
+        found = folder.mapped(problem)
+        return {
+            "experts": str(folder.path),
+            "num_experts": found.num_experts,
+            "num_epochs": found.num_epochs,
+            "trained_epochs": trained,
+            "seconds": round(seconds, 3),
+            "images_per_second": round(trained * problem.num_train / seconds) if trained else None,
+            "bytes": folder.size(),
+            **spreads(_expert_scores(folder, problem)),
+        }
+
+
+def experts_command(setup: Setup, training: Training, **flags: Any) -> str:
+    """The command line that trains the same experts."""
+    words = ["pseudocore", "experts", setup.data]
+    for settings in (setup, training):
+        for option in config.options(type(settings)):
+            value = getattr(settings, option.name)
+            if option.name not in ("data", "experts", "prior_scale") and value != option.default:
+                flags[option.name] = value
+    for name, value in flags.items():
+        flag = name.replace("_", "-")
+        is_switch = isinstance(value, bool)
+        words += [f"--{'' if value else 'no-'}{flag}"] if is_switch else [f"--{flag}", str(value)]
+    return shlex.join(words)
+
+
+def _expert_scores(folder: ExpertFolder, problem: Problem) -> list[dict[str, float]]:
+    """Last training loss and test accuracy of every expert; batch norm as on the first training
+    points.
+    """
+    found = folder.mapped(problem)
+    scores = []
+    for number in range(found.num_experts):
+        theta = found.at(torch.tensor([number]), torch.tensor([found.num_epochs]))[0]
+        statistics = problem.model.statistics(theta, next(problem.batches(512))[0]) or None
+
+        def predict(x: Tensor, theta: Tensor = theta, statistics: Any = statistics) -> Tensor:
+            with problem.fast():
+                logits = problem.model.logits(theta, problem.inputs(x), statistics)
+            return logits.to(problem.dtype).log_softmax(-1)
+
+        metrics = measure(predict, in_batches(problem.data.test), problem.num_classes)
+        loss = folder.losses(number)[found.num_epochs - 1]
+        scores.append({"train_loss": loss, "accuracy": metrics.accuracy})
+    return scores

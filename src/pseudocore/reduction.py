@@ -1,0 +1,229 @@
+"""Carrying out a reduction: in memory, or in a run folder."""
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from pseudocore.assembly import Reduction, ignored_fields, resolve
+from pseudocore.core import config
+from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Budgeted, NeedsExperts, Selector
+from pseudocore.expert_training import experts_command
+from pseudocore.presets import read as read_preset
+from pseudocore.runtime import profiling
+from pseudocore.runtime.loop import Outcome, run
+from pseudocore.store.expert_folder import ExpertFolder
+from pseudocore.store.folders import versions
+from pseudocore.store.run_folder import Run
+from pseudocore.training.experts import Training, with_experts
+
+OnLog = Callable[[int, dict[str, float]], None]
+
+MAX_REACH = 1000
+"""Points this many times beyond the data's range are no coreset."""
+
+
+def configuration(
+    method: str,
+    preset: str | None,
+    setup: Mapping[str, Any],
+    options: Mapping[str, Any],
+    seed: int | None,
+) -> dict[str, Any]:
+    """The tables of a reduction: those of the preset, and what was given on top of them."""
+    table = read_preset(preset) if preset is not None else {}
+    if table.get("method", method) != method:
+        raise ConfigError(
+            f"preset {preset!r} is for method {table['method']!r}, not {method!r}",
+            code="preset-of-other-method",
+            preset=preset,
+            method=table["method"],
+        )
+    table = {"setup": {}, "options": {}, **table, "method": method}
+    if "data" in setup:
+        table.pop("data", None)
+    if seed is not None:
+        table["seed"] = seed
+    table["setup"] = {**table["setup"], **setup}
+    table["options"] = {
+        **config.without_aliases(table["options"]),
+        **config.without_aliases(options),
+    }
+    return table
+
+
+def resolved(reduction: Reduction, problem: Problem) -> Reduction:
+    """The reduction with the defaults that depend on the data written out, as config.toml keeps it;
+    its budget and its experts are checked.
+    """
+    method, setup = reduction.method, reduction.setup
+    if isinstance(method, Budgeted):
+        problem.check_per_class(method.per_class)
+    if setup.experts is not None:
+        _check_experts(reduction, problem)
+    if setup.prior_scale != 1.0 and "prior_scale" in ignored_fields(method):
+        name = methods.name_of(method)
+        warnings.warn(f"method {name!r} has no prior; prior_scale is ignored", stacklevel=2)
+    return replace(reduction, setup=resolve(setup, problem.data))
+
+
+def run_reduction(
+    reduction: Reduction,
+    problem: Problem,
+    folder: Run | None = None,
+    *,
+    on_log: OnLog = lambda step, values: None,
+    **loop_options: Any,
+) -> Outcome:
+    """Carry out a reduction, and keep metrics, checkpoints, coreset and manifest in a run folder.
+
+    A method that needs experts and has none trains them first and logs that as step 0.
+    """
+    config.check(reduction.method)
+    reduction = resolved(reduction, problem)
+    method, began = reduction.method, time.monotonic()
+    if folder is not None:
+        _begin(folder, problem)
+
+    def log(step: int, values: dict[str, float]) -> None:
+        if folder is not None:
+            folder.log(step, values)
+        on_log(step, values)
+
+    with profiling.recording() as costs, profiling.stage("reduce", problem.device):
+        problem = with_experts(
+            problem,
+            method,
+            seed=reduction.seed,
+            run=folder,
+            command=_experts_command(reduction, folder),
+            on_epoch=lambda done, numbers: on_log(0, numbers),
+        )
+        if isinstance(method, Selector):
+            coreset = method.select(problem, Rng(reduction.seed))
+            outcome = Outcome(coreset, "finished", "", 0, time.monotonic() - began)
+        else:
+            outcome = run(
+                method,
+                problem,
+                seed=reduction.seed,
+                checkpoints=None if folder is None else folder.checkpoints,
+                on_log=log,
+                **loop_options,
+            )
+    outcome = _check_reach(outcome, problem)
+    coreset = outcome.coreset.with_provenance(
+        **reduction.to_config(),
+        num_steps=outcome.num_steps,
+        status=outcome.status,
+        data_fingerprint=problem.data.fingerprint,
+        preprocess=problem.preprocess.describe(),
+        versions=versions(),
+    )
+    outcome = outcome._replace(coreset=coreset)
+    if folder is not None:
+        _end(folder, outcome, costs)
+    return outcome
+
+
+def _check_experts(reduction: Reduction, problem: Problem) -> None:
+    """Refuse experts that the method cannot use, or that were trained for too few epochs."""
+    name, path = methods.name_of(reduction.method), str(reduction.setup.experts)
+    if not isinstance(reduction.method, NeedsExperts):
+        raise ConfigError(
+            f"method {name!r} learns from no experts; leave out --experts {path}",
+            code="needs-no-experts",
+            method=name,
+        )
+    needed = reduction.method.expert_epochs
+    if problem.experts is not None and problem.experts.num_epochs < needed:
+        command = ExpertFolder.open(path).command(needed)
+        raise ConfigError(
+            f"the experts in {path} were trained for {problem.experts.num_epochs} epochs, but"
+            f" {name} with these options needs {needed}: run `{command}`",
+            code="too-few-epochs",
+            num_epochs=problem.experts.num_epochs,
+            needed=needed,
+        )
+
+
+def _experts_command(reduction: Reduction, folder: Run | None) -> str:
+    """The command line that would train the experts of a run, if it trains any."""
+    method = reduction.method
+    if folder is None or not isinstance(method, NeedsExperts):
+        return ""
+    return experts_command(
+        reduction.setup,
+        Training(loss=cast(Any, method.expert_loss)),
+        num=method.num_experts,
+        epochs=method.expert_epochs,
+        seed=reduction.seed,
+        out=folder.path / "experts",
+    )
+
+
+def _check_reach(outcome: Outcome, problem: Problem) -> Outcome:
+    """Points far beyond the data's range count as divergence, finite or not."""
+    reach, is_bytes = float(outcome.coreset.x.abs().max()), problem.train_x.dtype == torch.uint8
+    largest = 1.0 if is_bytes else float(problem.train_x.abs().max())
+    if outcome.status != "finished" or reach <= MAX_REACH * largest:
+        return outcome
+    reason = f"points reached {reach:.3g}, far outside the data (at most {largest:.3g})"
+    return outcome._replace(status="diverged", reason=reason)
+
+
+def _begin(folder: Run, problem: Problem) -> None:
+    data = problem.data
+    if folder.manifest.get("data_fingerprint") not in (None, data.fingerprint):  # it is resumed
+        raise RunError(
+            f"{folder.path} was begun on another {data.name!r} than the one found here (their"
+            " fingerprints differ); bring that data back, or pass --overwrite to start again",
+            code="other-data",
+            data=data.name,
+        )
+    saved = folder.checkpoints.load()
+    folder.truncate_metrics(saved[0] if saved else 0)
+    _count_killed(folder)
+    folder.update_manifest(
+        data_fingerprint=data.fingerprint,
+        class_names=list(data.class_names),
+        device=str(problem.device),
+    )
+
+
+def _count_killed(folder: Run) -> None:
+    """Add the time of a call that was killed before it could record it."""
+    known = folder.manifest.get("seconds") or 0.0
+    if (missing := folder.checkpoints.seconds - known) > 0:
+        killed = {"reduce": profiling.Cost(missing, 0)}
+        folder.update_manifest(seconds=round(known + missing, 3), cost=_total_cost(folder, killed))
+
+
+def _end(folder: Run, outcome: Outcome, costs: Mapping[str, profiling.Cost]) -> None:
+    seconds = outcome.seconds + (folder.manifest.get("seconds") or 0.0)
+    total = _total_cost(folder, costs)
+    if outcome.status != "interrupted":
+        folder.save_coreset(outcome.coreset)
+    folder.finish(
+        outcome.status,
+        outcome.reason,
+        seconds=round(seconds, 3),
+        num_steps=outcome.num_steps,
+        points=len(outcome.coreset),
+        peak_memory_mib=max(one["peak_mib"] for one in total.values()),
+        cost=total,
+        note=outcome.note,
+    )
+
+
+def _total_cost(folder: Run, costs: Mapping[str, profiling.Cost]) -> dict[str, dict[str, Any]]:
+    """The cost of earlier calls and of this one."""
+    earlier = profiling.from_table(folder.manifest.get("cost") or {})
+    return profiling.to_table(profiling.combined(earlier, costs))

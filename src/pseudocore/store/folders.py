@@ -1,0 +1,249 @@
+"""What run folders and expert folders share: a manifest that says whose the folder is, a lock for its
+one writer, and the refusals of any other folder.
+"""
+
+import fcntl
+import math
+import os
+import platform
+import weakref
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from itertools import repeat
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from pseudocore.core.errors import ArtifactError, RunError
+from pseudocore.store.files import read_json, writing
+
+MANIFEST_FILE = "manifest.json"
+LOCK_FILE = ".pseudocore.lock"
+"""Stays in the folder: if it were removed, two processes could lock two files of one name."""
+
+
+class TakenError(RunError):
+    """Another process holds the lock."""
+
+    code = "locked"
+
+
+class Lock:
+    """The right to write into `folder`, from construction to `release` or the end of the process.
+
+    The operating system drops it when the process dies. While another process holds it, this is a
+    `TakenError`; with `on_wait`, which is called first, it waits.
+    """
+
+    def __init__(self, folder: Path, on_wait: Callable[[], None] | None = None) -> None:
+        with writing(folder / LOCK_FILE):
+            handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+        self.release = weakref.finalize(self, os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if on_wait is not None:
+                on_wait()
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                return
+            self.release()
+            raise TakenError(
+                f"{folder} is being written by another process; wait for it to end or choose another "
+                "--out",
+                path=folder,
+            ) from error
+        except OSError:
+            pass  # file systems without locks can be written to all the same
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class ManifestFolder:
+    """A folder whose manifest names its kind, and the lock of its writer."""
+
+    kind: ClassVar[str]
+    """What the manifest calls the kind of folder."""
+    noun: ClassVar[str]
+    """What errors call its contents."""
+    schema: ClassVar[int]
+    """Version of its layout; later ones are refused."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any], lock: Lock | None = None) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._lock = lock
+
+    @classmethod
+    def claim(cls, path: Path) -> Lock:
+        """Lock the folder, made if need be; one with foreign files in it is refused.
+
+        It is ours by its manifest, or by its lock where a writer was killed before its manifest.
+        """
+        with writing(path):
+            if path.exists() and not path.is_dir():
+                raise RunError(
+                    f"{path} is a file, not a folder; choose another --out",
+                    code="not-a-folder",
+                    path=path,
+                )
+            names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+        kind = _kind(path) if MANIFEST_FILE in names else None
+        if names and kind != cls.kind and (kind is not None or LOCK_FILE not in names):
+            raise RunError(
+                f"{path} is not empty and holds no {cls.noun} of pseudocore; its files are left alone, "
+                "choose another --out",
+                code="foreign-folder",
+                path=path,
+            )
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return Lock(path)
+
+    @classmethod
+    def is_one(cls, path: Path) -> bool:
+        """Whether the folder's manifest is of this kind, whatever its version."""
+        return bool(_kind(path) == cls.kind)
+
+    @classmethod
+    def new_manifest(cls, command: str, **entries: Any) -> dict[str, Any]:
+        """A manifest with when, with what and on what the work began; it names no host or user."""
+        return {
+            "kind": cls.kind,
+            "schema": cls.schema,
+            **entries,
+            "created": now(),
+            "command": command,
+            "versions": versions(),
+            "hardware": hardware(),
+        }
+
+    @classmethod
+    def read_manifest(cls, path: Path, **required: type) -> dict[str, Any]:
+        """The manifest in a folder; its kind, schema and `required` entries are checked."""
+        if not os.path.isdir(path):
+            is_file = os.path.exists(path)
+            what = f"{path} is a file, not a folder" if is_file else f"there is no folder {path}"
+            raise RunError(what, code="not-a-folder", path=path)
+        file = path / MANIFEST_FILE
+        if not file.exists():
+            raise RunError(
+                f"{path} holds no {cls.noun}: it has no {MANIFEST_FILE}",
+                code="no-manifest",
+                path=path,
+            )
+        manifest = read_json(file)
+        if manifest.get("kind") != cls.kind:
+            raise RunError(
+                f"{path} holds no {cls.noun}: the kind of its {MANIFEST_FILE} is {manifest.get('kind')!r}",
+                code="foreign-folder",
+                path=path,
+                kind=manifest.get("kind"),
+            )
+        for name, expected in {"schema": int, **required}.items():
+            value = manifest.get(name)
+            if not isinstance(value, expected) or isinstance(value, bool):
+                raise RunError(
+                    f"{file} is damaged: its {name} is {value!r}",
+                    code="damaged-manifest",
+                    path=file,
+                )
+        if manifest["schema"] > cls.schema:
+            raise RunError(
+                f"{path} was made by a later pseudocore (schema {manifest['schema']}, this one reads up "
+                f"to {cls.schema}); upgrade to use it",
+                code="later-schema",
+                path=path,
+                schema=manifest["schema"],
+            )
+        return manifest
+
+    def close(self) -> None:
+        """Let other processes write into the folder; it can still be read."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def differences(
+    stored: Mapping[str, Any], given: Mapping[str, Any], *, tolerance: float = 0
+) -> list[str]:
+    """`model.width: stored 32, given 128` for every entry of two nested tables that differs.
+
+    `tolerance` is for floats, relative and absolute.
+    """
+    old, new = _flat(stored), _flat(given)
+    return [
+        f"{key}: stored {_shown(old.get(key))}, given {_shown(new.get(key))}"
+        for key in dict.fromkeys((*old, *new))
+        if not _equal(old.get(key), new.get(key), tolerance)
+    ]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the numbers."""
+    try:
+        own = metadata.version("pseudocore")
+    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+        own = "not installed"
+    return {
+        "pseudocore": own,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def hardware() -> str:
+    """What computes, in words: `16 CPU cores, NVIDIA H200`."""
+    words = [f"{os.cpu_count()} CPU cores"]
+    if torch.cuda.is_available():
+        words += [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return ", ".join(words)
+
+
+def now() -> str:
+    """The time, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _kind(path: Path) -> Any:
+    try:
+        return read_json(path / MANIFEST_FILE).get("kind", "")
+    except ArtifactError:
+        return None
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _equal(one: Any, other: Any, tolerance: float) -> bool:
+    """Equality in which NaN equals NaN, and 1 is neither 1.0 nor true."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other, repeat(tolerance)))
+    if isinstance(one, float) and isinstance(other, float) and tolerance:
+        return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+    return repr(one) == repr(other)
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,121 @@
+"""The files that a run writes while it works: its checkpoint, replaced whole, and its metrics, one JSON
+object a line.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pseudocore.core.errors import ArtifactError, RunError
+from pseudocore.store.coreset_file import read_tensors, write_tensors
+from pseudocore.store.files import decode_json, encode_json, reading, write_bytes, writing
+
+CHECKPOINT_FILE = "checkpoint.safetensors"
+METRICS_FILE = "metrics.jsonl"
+
+
+class CheckpointFile:
+    """`runtime.loop.Checkpoints` in a file of one configuration, known by its digest."""
+
+    def __init__(self, path: Path, config_digest: str) -> None:
+        self.path = path
+        self.config_digest = config_digest
+        self.seconds = 0.0
+        """Duration of the steps up to the checkpoint last loaded or saved, over all processes."""
+        self._began = time.monotonic()
+
+    def load(self) -> tuple[int, dict[str, Tensor]] | None:
+        """Steps done and the state after them; None when nothing was saved.
+
+        A damaged file is left where it is.
+        """
+        self.seconds, self._began = 0.0, time.monotonic()
+        if not self.path.exists():
+            return None
+        advice = "delete the file to restart from the beginning, or pass --overwrite"
+        try:
+            tensors, header = read_tensors(self.path, kind="checkpoint")
+        except ArtifactError as error:
+            raise ArtifactError(f"{error}; {advice}", code=error.code, **error.fields) from error
+        step, seconds = header.get("step"), header.get("seconds")
+        if type(step) is not int:
+            raise ArtifactError(
+                f"{self.path} does not say at which step it was saved; {advice}",
+                code="damaged-checkpoint",
+                path=self.path,
+            )
+        if header.get("config") != self.config_digest:
+            raise RunError(
+                f"{self.path} belongs to another configuration than the run's config.toml; {advice}",
+                code="checkpoint-of-another-config",
+                path=self.path,
+            )
+        if isinstance(seconds, float) and 0 <= seconds < math.inf:
+            self.seconds = seconds
+        return step, tensors
+
+    def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        now = time.monotonic()
+        seconds = self.seconds + now - self._began
+        header = {"step": step, "config": self.config_digest, "seconds": seconds}
+        write_tensors(self.path, tensors, kind="checkpoint", header=header)
+        self.seconds, self._began = seconds, now
+
+    def clear(self) -> None:
+        """Remove the file, if there is one."""
+        with writing(self.path):
+            self.path.unlink(missing_ok=True)
+
+
+class MetricsFile:
+    """Lines of numbers, `step` first; without times, so that a resumed run has an uninterrupted one's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, step: int, values: Mapping[str, float]) -> None:
+        line = encode_json({"step": step, **values}) + "\n"
+        with writing(self.path), open(self.path, "ab") as file:
+            file.write(line.encode())
+
+    def truncate(self, step: int) -> None:
+        """Keep the whole lines up to `step`, byte for byte."""
+        lines = self._lines()
+        kept = [line for line in lines if (entry := _entry(line)) and entry["step"] <= step]
+        if kept != lines:
+            write_bytes(self.path, b"".join(kept))
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole lines, without an unfinished last one."""
+        entries = []
+        for number, line in enumerate(self._lines(), start=1):
+            if entry := _entry(line):
+                entries.append(entry)
+            elif line.endswith(b"\n"):
+                raise ArtifactError(
+                    f"{self.path} is damaged: line {number} is not a JSON object with a step; delete it",
+                    code="damaged-metrics",
+                    path=self.path,
+                    line=number,
+                )
+        return entries
+
+    def _lines(self) -> list[bytes]:
+        if not self.path.exists():
+            return []
+        with reading(self.path):
+            return self.path.read_bytes().splitlines(keepends=True)
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        entry = decode_json(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and type(entry.get("step")) is int else None
