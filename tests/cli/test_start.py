@@ -24,8 +24,10 @@ from pseudocore.core.registry import inferences, methods
 Done = Callable[[str], Any]
 
 PROGRAM = [sys.executable, "-m", "pseudocore"]
-VERBS = "demo,methods,data,reduce,evaluate,compare,report,export".split(",")
-OWN_FLAGS = "out seed fraction preset resume overwrite checkpoint-every device compile json".split()
+VERBS = ("demo", "methods", "data", "reduce", "evaluate", "compare", "report", "export")
+STREAMS = ("stdin", "stdout", "stderr")
+FLAGS = "out seed fraction preset resume overwrite checkpoint-every device compile json"
+LEARN = "reduce vbpc digits --ipc 1 --model convnet-wide --width 4 --batch-size 16 --num-steps 20"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_help_names_every_field_with_its_meaning(
         assert flag in text
         assert option.help
         assert _plain(option.help) in text
-    assert all(f"--{flag}" in text for flag in OWN_FLAGS)
+    assert all(f"--{flag}" in text for flag in FLAGS.split())
 
 
 def test_a_narrow_terminal_cuts_nothing(done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +143,11 @@ def test_a_narrow_terminal_cuts_nothing(done: Done, monkeypatch: pytest.MonkeyPa
         assert all(word in text for word in _plain(option.help).split() if len(word) < 12)
 
 
-def _on_a_terminal(*words: str, **environment: str) -> str:
+def _on_a_terminal(line: str, **environment: str) -> str:
     """Everything the program writes to an 80-column terminal."""
     master, slave = pty.openpty()
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **environment}
-    process = subprocess.Popen([*PROGRAM, *words], stdin=slave, stdout=slave, stderr=slave, env=env)
+    process = subprocess.Popen([*PROGRAM, *line.split()], env=env, **dict.fromkeys(STREAMS, slave))
     os.close(slave)
     parts = []
     with contextlib.suppress(OSError):  # how Linux says that the other end is closed
@@ -157,11 +159,7 @@ def _on_a_terminal(*words: str, **environment: str) -> str:
 
 
 def test_a_bar_is_drawn_on_a_terminal_without_colour_if_asked() -> None:
-    text = _on_a_terminal(
-        *"reduce vbpc digits --ipc 1 --model convnet-wide --width 4 --batch-size 16".split(),
-        *"--num-steps 20 --out run".split(),
-        NO_COLOR="1",
-    )
+    text = _on_a_terminal(f"{LEARN} --out run", NO_COLOR="1")
     bar = next(part for part in reversed(re.split("[\r\n]", text)) if "vbpc on digits" in part)
     assert re.search(r"━ 20/20 .*\d:\d\d:\d\d .*loss [\d.]+", bar)
     assert not re.search("\x1b\\[[0-9;]*3[0-8]", text)  # what sets a colour
