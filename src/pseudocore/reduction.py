@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -98,14 +98,15 @@ def run_reduction(
         on_log(step, values)
 
     with profiling.recording() as costs, profiling.stage("reduce", problem.device):
-        problem = with_experts(
-            problem,
-            method,
-            seed=reduction.seed,
-            run=folder,
-            command=_experts_command(reduction, folder),
-            on_epoch=lambda done, numbers: on_log(0, numbers),
-        )
+        if isinstance(method, NeedsExperts):
+            problem = with_experts(
+                problem,
+                method,
+                seed=reduction.seed,
+                run=folder,
+                command="" if folder is None else _experts_command(reduction, folder),
+                on_epoch=lambda done, numbers: on_log(0, numbers),
+            )
         if isinstance(method, Selector):
             coreset = method.select(problem, Rng(reduction.seed))
             outcome = Outcome(coreset, "finished", "", 0, time.monotonic() - began)
@@ -154,14 +155,12 @@ def _check_experts(reduction: Reduction, problem: Problem) -> None:
         )
 
 
-def _experts_command(reduction: Reduction, folder: Run | None) -> str:
-    """The command line that would train the experts of a run, if it trains any."""
+def _experts_command(reduction: Reduction, folder: Run) -> str:
+    """The command line that would train the experts of a run."""
     method = reduction.method
-    if folder is None or not isinstance(method, NeedsExperts):
-        return ""
     return experts_command(
         reduction.setup,
-        Training(loss=cast(Any, method.expert_loss)),
+        Training(loss=method.expert_loss),
         num=method.num_experts,
         epochs=method.expert_epochs,
         seed=reduction.seed,
