@@ -1,4 +1,4 @@
-"""selection/greedy.py against the rules carried out literally, and against what the rules promise."""
+"""selection/greedy.py against the rules carried out literally and what they promise."""
 
 from collections.abc import Callable
 from itertools import combinations
