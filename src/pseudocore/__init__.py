@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pseudocore.core.problem import Problem
     from pseudocore.core.rng import Rng
     from pseudocore.core.types import Coreset, Dataset, Examples
-    from pseudocore.data.npz import dataset
+    from pseudocore.data.arrays import dataset
     from pseudocore.evaluation.evaluate import Evaluation
 
 __version__ = "0.1.0"
@@ -31,7 +31,7 @@ _PLACES = {
     "pseudocore.core.problem": ("Problem",),
     "pseudocore.core.rng": ("Rng",),
     "pseudocore.core.types": ("Coreset", "Dataset", "Examples"),
-    "pseudocore.data.npz": ("dataset",),
+    "pseudocore.data.arrays": ("dataset",),
     "pseudocore.evaluation.evaluate": ("Evaluation",),
 }
 

@@ -183,7 +183,7 @@ def test_an_import_that_cannot_be_written_is_refused(
     refused: Refused, npz: Npz, own_world: Path
 ) -> None:
     (own_world / "home").write_text("a file where a folder should be")
-    assert "mine.npz cannot be written" in refused(f"data import {npz('source')} mine")
+    assert "mine.npz: not a directory" in refused(f"data import {npz('source')} mine")
 
 
 def test_info_describes_the_digits(done: Done) -> None:

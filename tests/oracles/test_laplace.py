@@ -14,8 +14,8 @@ from pseudocore.core.errors import RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.data import logistic
 from pseudocore.data import preprocessing as whiten
-from pseudocore.data.toys import logistic
 from pseudocore.inference import density
 from pseudocore.inference.hmc import HMC
 from pseudocore.inference.laplace import Laplace, logit_covariance
@@ -79,7 +79,7 @@ def test_training_finds_the_mode() -> None:
     log_density = density.exact(
         problem, coreset, density.log_prior(problem, "fan-in", 0.8, M), Rng(0)
     )
-    gradient, _ = density.uphill(log_density, theta[None], Rng(0))
+    gradient, _ = density.grad_log_density(log_density, theta[None], Rng(0))
     assert gradient.abs().max() < 1e-4
 
 

@@ -18,10 +18,10 @@ from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
+from pseudocore.data import logistic
 from pseudocore.data.toys import (
     GaussianLocation,
     LinearRegression,
-    logistic,
     logistic_posterior_moments,
 )
 from pseudocore.methods.bayes.psvi import PSVI, Points, condense, gradient

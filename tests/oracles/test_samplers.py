@@ -17,10 +17,10 @@ from torch import Tensor
 
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import LogDensity
+from pseudocore.data import logistic
 from pseudocore.data.toys import (
     GaussianLocation,
     LinearRegression,
-    logistic,
     logistic_log_density,
     logistic_posterior_moments,
 )

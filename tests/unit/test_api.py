@@ -24,7 +24,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples, Predict
 from pseudocore.data import digits
-from pseudocore.data.npz import write
+from pseudocore.data.arrays import write_npz
 from pseudocore.inference.last_layer_vi import LastLayerVI
 from pseudocore.store.run_folder import Run
 
@@ -356,7 +356,7 @@ def test_data_of_ones_own(own_data: Dataset, tmp_path: Path) -> None:
     run = pseudocore.reduce("uniform", arrays, per_class=2)
     assert same(run.coreset, coreset)
     assert pseudocore.evaluate(run, **FAST).data == "mine"  # a result knows its data
-    write(tmp_path / "mine.npz", own_data)
+    write_npz(tmp_path / "mine.npz", own_data)
     by_path = pseudocore.reduce("uniform", tmp_path / "mine.npz", per_class=2).coreset
     assert same(by_path, coreset)
     assert pseudocore.evaluate(by_path, **FAST).metrics.keys() >= {"accuracy", "nll"}
@@ -527,9 +527,9 @@ def test_evaluate_needs_at_least_one_seed(made: Coreset) -> None:
 def test_other_data_of_the_same_name_are_refused_unless_named(
     own_data: Dataset, tmp_path: Path
 ) -> None:
-    write(tmp_path / "mine.npz", own_data)
+    write_npz(tmp_path / "mine.npz", own_data)
     coreset = pseudocore.reduce("uniform", tmp_path / "mine.npz", per_class=2).coreset
-    write(
+    write_npz(
         tmp_path / "mine.npz",
         replace(own_data, test=Examples(own_data.test.x + 1, own_data.test.y)),
     )

@@ -13,7 +13,7 @@ from pseudocore.assembly import Setup
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
-from pseudocore.evaluation.tables import format_metric
+from pseudocore.evaluation.names import format_metric
 from pseudocore.runtime import COMPILE_HELP, Compile
 from pseudocore.store.expert_folder import Storage
 from pseudocore.training.experts import Training

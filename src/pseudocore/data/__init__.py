@@ -3,7 +3,7 @@ Nothing is downloaded.
 """
 
 from pseudocore.data.augment import DSA
-from pseudocore.data.builtin import digits
+from pseudocore.data.builtin import digits, logistic, moons
 from pseudocore.data.sources import (
     Found,
     available,
@@ -14,9 +14,18 @@ from pseudocore.data.sources import (
     user_folder,
 )
 from pseudocore.data.splits import split
-from pseudocore.data.toys import logistic, moons
 
 __all__ = [
-    "DSA", "Found", "available", "digits", "find", "import_dataset", "load", "logistic", "moons", "search_path", "split",
+    "DSA",
+    "Found",
+    "available",
+    "digits",
+    "find",
+    "import_dataset",
+    "load",
+    "logistic",
+    "moons",
+    "search_path",
+    "split",
     "user_folder",
-]  # fmt: skip
+]

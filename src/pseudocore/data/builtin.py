@@ -1,19 +1,22 @@
-"""Data that ships inside the package, so that everything can be tried without a download.
+"""Data sets that need no files of the user's: digits, which ship with the package, and two generated
+sets in the plane.
 
 The digits are the 1,797 8×8 images of the *Optical Recognition of Handwritten Digits* test set (E.
 Alpaydin and C. Kaynak, 1998, UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0) as
 scikit-learn's `load_digits` distributes them. Grey values 0..16 are stored as round(v · 255 / 16);
 the stratified split into 1,437 training and 360 test images was drawn once and is frozen in
-`digits.npz`.
+`digits.npz`. The generated sets are functions of their arguments alone.
 """
 
+import math
 from importlib.resources import files
 
 import numpy as np
 import torch
 
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
-from pseudocore.data.names import class_names
 
 
 def digits() -> Dataset:
@@ -24,10 +27,51 @@ def digits() -> Dataset:
     ):
         x, y, test = (torch.from_numpy(arrays[key]) for key in ("x", "y", "test"))
     y = y.long()
+    train, held_out = Examples(x[~test], y[~test]), Examples(x[test], y[test])
+    return Dataset("digits", train, held_out, 10, tuple("0123456789"))
+
+
+def logistic(num: int = 200, num_test: int = 200, seed: int = 0) -> Dataset:
+    """Two-dimensional logistic regression: x ~ N(0, I), p(y = 1 | x) = sigmoid(x·θ) with θ = (2,
+    −1).
+    """
+    _check_sizes(num, num_test)
+
+    def draw(num: int, rng: Rng) -> Examples:
+        x = rng("inputs").normal(num, 2)
+        return Examples(
+            x, (rng("labels").uniform(num) < (x @ torch.tensor([2.0, -1.0])).sigmoid()).long()
+        )
+
+    rng = Rng(seed)("logistic")
+    return Dataset("logistic", draw(num, rng("train")), draw(num_test, rng("test")), 2)
+
+
+def moons(num: int = 200, num_test: int = 200, noise: float = 0.1, seed: int = 0) -> Dataset:
+    """Two interleaved half circles with Gaussian noise: features (n, 2), classes 0 (upper) and 1
+    (lower).
+    """
+    _check_sizes(num, num_test)
+
+    def draw(num: int, rng: Rng) -> Examples:
+        y = torch.arange(num) % 2
+        angle = math.pi * rng("angles").uniform(num)
+        upper = torch.stack([angle.cos(), angle.sin()], 1)
+        lower = torch.tensor([1.0, 0.5]) - upper
+        x = torch.where(y[:, None] == 0, upper, lower)
+        return Examples(x + noise * rng("noise").normal(num, 2), y)
+
+    rng = Rng(seed)("moons")
     return Dataset(
-        "digits",
-        Examples(x[~test], y[~test]),
-        Examples(x[test], y[test]),
-        10,
-        class_names("digits", 10),
+        "moons", draw(num, rng("train")), draw(num_test, rng("test")), 2, ("upper", "lower")
     )
+
+
+def _check_sizes(num: int, num_test: int) -> None:
+    if num < 2 or num_test < 1:
+        raise ConfigError(
+            f"at least 2 training and 1 test points are needed, not {num} and {num_test}",
+            code="out-of-range",
+            num=num,
+            num_test=num_test,
+        )

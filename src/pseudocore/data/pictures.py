@@ -1,37 +1,192 @@
-"""Picture files to one uint8 array; Pillow is imported when the first is read."""
+"""Folders of pictures: Tiny-ImageNet as it is distributed, and `DIR/train/<class>/*.png`,
+`DIR/test/<class>/*.png`. Pillow is imported when the first picture is read.
 
+A folder of class folders without the train/test level is split by file name: within each class,
+files in the order of the BLAKE2 hash of `<class>/<file>`, the first fifth to the test set. Classes
+are numbered in the order of their names, or of their values when all names are whole numbers.
+"""
+
+import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from pseudocore.core.errors import DataError
+from pseudocore.core.types import Dataset, Examples
+from pseudocore.data.reading import damaged, existing, optional_module
+from pseudocore.data.splits import TEST_FRACTION
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
+Labelled = list[tuple[Path, int]]
 _GREY = ("1", "L", "LA")
 _COLOUR = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 
 
-def is_picture(path: Path) -> bool:
+def is_tiny_imagenet(folder: Path) -> bool:
+    return (folder / "wnids.txt").is_file() and (folder / "train").is_dir()
+
+
+def read_tiny_imagenet(folder: Path, name: str = "") -> Dataset:
+    """`train/<wnid>/images/*.JPEG`, and `val/` with its annotations as the test set.
+
+    Labels are in the order of `wnids.txt`.
+    """
+    wnids = (folder / "wnids.txt").read_text().split()
+    if not wnids:
+        raise damaged(folder / "wnids.txt", "names no classes")
+    train = _labelled([folder / "train" / wnid / "images" for wnid in wnids])
+    test = _validation(folder / "val", wnids)
+    train_x, test_x = (_pixels([path for path, _ in part], grey=False) for part in (train, test))
+    return Dataset(
+        name or "tiny-imagenet",
+        Examples(train_x, _labels(train)),
+        Examples(test_x, _labels(test)),
+        len(wnids),
+        _words(folder, wnids),
+    )
+
+
+def is_class_folders(folder: Path) -> bool:
+    """Whether there are pictures two levels down, or three under `train`."""
+    top = folder / "train" if (folder / "train").is_dir() else folder
+    return any(_is_picture(path) for child in _subfolders(top) for path in child.iterdir())
+
+
+def read_class_folders(folder: Path, name: str) -> Dataset:
+    """A folder of class folders, with or without a level of train and test (or val)."""
+    top = folder / "train"
+    if top.is_dir():
+        held_out = next((folder / p for p in ("test", "val") if (folder / p).is_dir()), None)
+        if held_out is None:
+            raise DataError(
+                f"{folder} has a train folder but no test or val folder beside it",
+                code="missing-test-set",
+                path=folder,
+            )
+        classes = _class_names(top)
+        if unknown := sorted(set(_class_names(held_out)) - set(classes)):
+            raise DataError(
+                f"{held_out} has a class {unknown[0]!r} that {top} does not have",
+                code="unknown-class",
+                path=held_out,
+                class_name=unknown[0],
+            )
+        train = _labelled([top / word for word in classes])
+        words = [word for word in classes if (held_out / word).is_dir()]
+        test = _labelled([held_out / word for word in words], list(map(classes.index, words)))
+    else:
+        classes = _class_names(folder)
+        train, test = _split(_labelled([folder / word for word in classes]))
+    pixels = _pixels([path for path, _ in train + test])
+    x = pixels.split_with_sizes([len(train), len(test)])
+    return Dataset(
+        name,
+        Examples(x[0], _labels(train)),
+        Examples(x[1], _labels(test)),
+        len(classes),
+        tuple(classes),
+    )
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return [
+        path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")
+    ]
+
+
+def _class_names(folder: Path) -> list[str]:
+    names = [path.name for path in _subfolders(folder)]
+    return sorted(names, key=int) if all(name.isdecimal() for name in names) else names
+
+
+def _labelled(folders: Sequence[Path], labels: Sequence[int] | None = None) -> Labelled:
+    """The pictures of every folder, with its label, which defaults to its place."""
+    pictures: Labelled = []
+    for folder, label in zip(folders, labels or range(len(folders)), strict=True):
+        paths = sorted(filter(_is_picture, folder.iterdir())) if folder.is_dir() else []
+        if not paths:
+            raise DataError(
+                f"{folder} holds no .png, .jpg or .jpeg pictures; every class needs some",
+                code="empty-class",
+                path=folder,
+            )
+        pictures += [(path, label) for path in paths]
+    return pictures
+
+
+def _split(pictures: Labelled) -> tuple[Labelled, Labelled]:
+    test: Labelled = []
+    for _, group in itertools.groupby(pictures, key=lambda picture: picture[1]):
+        own = sorted(group, key=lambda picture: _hash(picture[0]))
+        num_test = max(1, round(TEST_FRACTION * len(own)))
+        if num_test == len(own):
+            raise DataError(
+                f"{own[0][0].parent} holds only {len(own)} picture; a class needs two, one to train "
+                "and one to test on",
+                code="too-few-pictures",
+                path=own[0][0].parent,
+            )
+        test += sorted(own[:num_test])
+    held_out = set(test)
+    return [picture for picture in pictures if picture not in held_out], test
+
+
+def _hash(path: Path) -> bytes:
+    return hashlib.blake2b(f"{path.parent.name}/{path.name}".encode()).digest()
+
+
+def _labels(part: Labelled) -> torch.Tensor:
+    return torch.tensor([label for _, label in part])
+
+
+def _validation(folder: Path, wnids: Sequence[str]) -> Labelled:
+    annotations = existing(folder / "val_annotations.txt")
+    rows = [line.split("\t") for line in annotations.read_text().splitlines() if line.strip()]
+    if not rows:
+        raise damaged(annotations, "is empty")
+    label = {wnid: i for i, wnid in enumerate(wnids)}
+    for row in rows:
+        if len(row) < 2 or row[1] not in label:
+            raise damaged(annotations, f"has a line {' '.join(row)!r} of no class of wnids.txt")
+        if Path(row[0]).name != row[0]:
+            raise damaged(annotations, f"names the picture {row[0]!r}, which is no plain file name")
+    return [(folder / "images" / row[0], label[row[1]]) for row in rows]
+
+
+def _words(folder: Path, wnids: Sequence[str]) -> tuple[str, ...]:
+    """The first word of each class in `words.txt`, or the wnids themselves."""
+    path = folder / "words.txt"
+    lines = (line.split("\t") for line in path.read_text().splitlines()) if path.is_file() else ()
+    words = {line[0]: line[1].split(",")[0] for line in lines if len(line) == 2}
+    return tuple(words.get(wnid, wnid) for wnid in wnids)
+
+
+def _is_picture(path: Path) -> bool:
     return path.suffix.lower() in (".png", ".jpg", ".jpeg") and not path.name.startswith(".")
 
 
-def read_pictures(paths: Sequence[Path], *, grey: bool | None = None) -> np.ndarray:
-    """uint8 (n, channels, height, width): one channel if all pictures are grey (or `grey` says so),
-    else RGB; alpha is dropped.
+def _pixels(paths: Sequence[Path], *, grey: bool | None = None) -> torch.Tensor:
+    """uint8 (n, channels, height, width): one channel if all are grey (or `grey`), else RGB.
 
-    Headers are looked at first, so a picture of another size is found before anything is decoded.
+    Alpha is dropped. Headers are read first, so a picture of another size is found before any is
+    decoded.
     """
     modes, sizes = zip(*map(_header, paths), strict=True)
     odd = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
     if odd is not None:
+        (width, height), (other_width, other_height) = sizes[0], sizes[odd]
         raise DataError(
-            f"pictures must have one size, but {paths[0]} is {_by(sizes[0])} and {paths[odd]} is {_by(sizes[odd])}; resize them first"
+            f"pictures must have one size, but {paths[0]} is {width}x{height} and {paths[odd]} is "
+            f"{other_width}x{other_height}; resize them first",
+            code="mixed-sizes",
+            path=paths[odd],
         )
     if grey is None:
         grey = all(mode in _GREY for mode in modes)
@@ -41,7 +196,7 @@ def read_pictures(paths: Sequence[Path], *, grey: bool | None = None) -> np.ndar
         with _opened(path) as image:
             pixels = np.asarray(image.convert("L" if grey else "RGB"))
         x[i] = pixels[None] if grey else pixels.transpose(2, 0, 1)
-    return x
+    return torch.from_numpy(x)
 
 
 def _header(path: Path) -> tuple[str, tuple[int, int]]:
@@ -49,25 +204,19 @@ def _header(path: Path) -> tuple[str, tuple[int, int]]:
         mode, size = image.mode, image.size
     if mode not in _GREY + _COLOUR:
         raise DataError(
-            f"{path} has pixels of Pillow mode {mode!r}; save it with 8 bits per channel"
+            f"{path} has pixels of Pillow mode {mode!r}; save it with 8 bits per channel",
+            code="unknown-mode",
+            path=path,
+            mode=mode,
         )
     return mode, size
 
 
 @contextmanager
 def _opened(path: Path) -> "Iterator[Image]":
+    pillow = optional_module("PIL.Image", "Pillow", "images")
     try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(
-            'reading picture files needs Pillow; pip install "pseudocore[images]"'
-        ) from error
-    try:
-        with Image.open(path) as image:
+        with pillow.open(path) as image:
             yield image
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} cannot be read as a picture ({error})") from error
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise damaged(path, f"cannot be read as a picture ({error})") from error

@@ -1,6 +1,6 @@
-"""Finding and reading data sets by name or path. Nothing is ever downloaded.
+"""Find and read data sets by name or path. Nothing is downloaded.
 
-A name is looked for in, in this order: the `root` argument, the folders of the environment variable
+Names are looked for in this order: the `root` argument, the folders of the environment variable
 PSEUDOCORE_DATA, the user's folder (`~/.local/share/pseudocore`), and `/usr/share/datasets`, where
 Debian puts dataset-fashion-mnist.
 """
@@ -15,8 +15,9 @@ from typing import NamedTuple
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.registry import did_you_mean
 from pseudocore.core.types import Dataset
-from pseudocore.data import cifar, folders, idx, npz, svhn, toys
-from pseudocore.data.builtin import digits
+from pseudocore.data import arrays, official, pictures
+from pseudocore.data.builtin import digits, logistic, moons
+from pseudocore.store.files import reading
 
 SYSTEM_FOLDER = Path("/usr/share/datasets")
 
@@ -28,21 +29,29 @@ class Found(NamedTuple):
 
 
 def load(data: str | Path, *, root: Path | None = None) -> Dataset:
-    """A data set by name (`digits`, `cifar10`, an imported one), or from a path in any layout this
-    package reads.
+    """Read a data set.
+
+    Args:
+        data: A name (`digits`, `cifar10`, an imported set), or a path in any layout that this
+            package reads.
+        root: A folder to search for names first.
     """
     text = str(data)
-    if isinstance(data, str) and not _looks_like_path(text):
+    if isinstance(data, str) and _NAME.fullmatch(text):
         if text in _BUILTIN:
             return _BUILTIN[text]()
         if (path := find(text, root=root)) is not None:
             return _read(path, text)
         if text in _KNOWN or not Path(text).exists():
-            raise DataError(_missing(text, root))
+            raise _missing(text, root)
     path = Path(text).expanduser()
     if not path.exists():
+        names = [found.name for found in available(root)]
         raise DataError(
-            f"there is no file or folder {path}; give a path that exists, or one of the names {', '.join(_names(root))}"
+            f"there is no file or folder {path}; give a path that exists, or one of the names "
+            f"{', '.join(names)}",
+            code="missing-data",
+            path=path,
         )
     return _read(path, "")
 
@@ -56,52 +65,54 @@ def find(name: str, *, root: Path | None = None) -> Path | None:
 
 
 def available(root: Path | None = None) -> list[Found]:
-    """Built-in sets, every set known by name and where it was found, then what else lies on the
-    search path.
-    """
+    """Built-in sets, sets known by name and where they are, then what else is on the search path."""
     result = [Found(name, "built in") for name in _BUILTIN]
     known = {name: find(name, root=root) for name in _KNOWN}
     result += [Found(name, None if path is None else str(path)) for name, path in known.items()]
     others: dict[str, str] = {}
     for path in _contents(root):
         name = path.stem if path.suffix == ".npz" else path.name
-        new = (
-            _NAME.fullmatch(name)
-            and name not in {*_KNOWN, *_BUILTIN, *others}
-            and path not in known.values()
-        )
-        if new and _layout(path) is not None:
+        is_new = name not in {*_KNOWN, *_BUILTIN, *others} and path not in known.values()
+        if is_new and _NAME.fullmatch(name) and _layout(path) is not None:
             others[name] = str(path)
     return result + [Found(name, where) for name, where in sorted(others.items())]
 
 
 def import_dataset(source: Path, name: str, root: Path | None = None) -> Path:
-    """Read `source` in any layout and keep it as `<root or user folder>/<name>.npz`, in place of an
-    earlier import.
+    """Read a data set and keep it as `<root>/<name>.npz`, in place of an earlier import.
+
+    Args:
+        source: A path in any layout that this package reads.
+        name: The name by which `load` will find it.
+        root: Defaults to `user_folder()`.
+
+    Returns:
+        The path of the copy.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} cannot name a data set; use letters, digits, '-' and '_', beginning with a letter or digit"
+            f"{name!r} cannot name a data set; use letters, digits, '-' and '_', beginning with a "
+            "letter or digit",
+            code="invalid-name",
+            name=name,
         )
     if name in _BUILTIN:
-        raise ConfigError(f"{name!r} is the name of a built-in data set; choose another")
+        raise ConfigError(
+            f"{name!r} is the name of a built-in data set; choose another",
+            code="invalid-name",
+            name=name,
+        )
     dataset = load(Path(source))
     path = (Path(root) if root is not None else user_folder()) / f"{name}.npz"
-    try:
-        npz.write(path, dataset)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror or error})") from error
+    arrays.write_npz(path, dataset)
     return path
 
 
 def search_path(root: Path | None = None) -> list[Path]:
     """Folders in which names are looked for, first to last."""
-    listed = [
-        Path(text).expanduser()
-        for text in os.environ.get("PSEUDOCORE_DATA", "").split(os.pathsep)
-        if text
-    ]
-    return [*([Path(root)] if root is not None else []), *listed, user_folder(), SYSTEM_FOLDER]
+    listed = os.environ.get("PSEUDOCORE_DATA", "").split(os.pathsep)
+    folders = [Path(text).expanduser() for text in listed if text]
+    return [*([Path(root)] if root is not None else []), *folders, user_folder(), SYSTEM_FOLDER]
 
 
 def user_folder() -> Path:
@@ -120,23 +131,23 @@ class _Layout(NamedTuple):
 
 
 _LAYOUTS = (
-    _Layout(idx.recognise, idx.read),
-    _Layout(cifar.recognise, cifar.read, has_own_name=True),
-    _Layout(svhn.recognise, svhn.read, has_own_name=True),
-    _Layout(folders.recognise_tiny_imagenet, folders.read_tiny_imagenet, has_own_name=True),
-    _Layout(folders.recognise_folders, folders.read_folders),
+    _Layout(official.is_idx, official.read_idx),
+    _Layout(official.is_cifar, official.read_cifar, has_own_name=True),
+    _Layout(official.is_svhn, official.read_svhn, has_own_name=True),
+    _Layout(pictures.is_tiny_imagenet, pictures.read_tiny_imagenet, has_own_name=True),
+    _Layout(pictures.is_class_folders, pictures.read_class_folders),
 )
-_NPZ = _Layout(npz.recognise, npz.read)
+_NPZ = _Layout(arrays.is_npz, arrays.read_npz)
 
 
 class _Known(NamedTuple):
     places: tuple[str, ...]
     """Folders under a root where the set is customarily unpacked."""
     files: str
-    """What a person should put there."""
+    """What to put there."""
 
 
-_IDX_FILES = ", ".join(idx.FILES) + " (or .gz)"
+_IDX_FILES = ", ".join(official.IDX_FILES) + " (or .gz)"
 _KNOWN = {
     "mnist": _Known(("mnist", "MNIST/raw"), _IDX_FILES),
     "fashion-mnist": _Known(("fashion-mnist", "FashionMNIST/raw"), _IDX_FILES),
@@ -166,62 +177,56 @@ _KNOWN = {
 }
 _BUILTIN: dict[str, Callable[[], Dataset]] = {
     "digits": digits,
-    "moons": toys.moons,
-    "logistic": toys.logistic,
+    "moons": moons,
+    "logistic": logistic,
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-
-
-def _looks_like_path(text: str) -> bool:
-    return not _NAME.fullmatch(text)
 
 
 def _read(path: Path, name: str) -> Dataset:
     layout = _layout(path)
     if layout is None:
         raise DataError(
-            f"{path} is in no layout known here; an npz of train_x, train_y, test_x, test_y, a folder of MNIST idx, CIFAR, SVHN "
-            "or Tiny-ImageNet files, or a folder of class folders of pictures can be read (docs/data.md)"
+            f"{path} is in no layout known here; an npz of train_x, train_y, test_x, test_y, a folder "
+            "of MNIST idx, CIFAR, SVHN or Tiny-ImageNet files, or a folder of class folders of "
+            "pictures can be read (docs/data.md)",
+            code="unknown-layout",
+            path=path,
         )
-    own = (
-        "" if layout.has_own_name else (path.stem if path.suffix == ".npz" else path.resolve().name)
-    )
-    try:
-        return layout.read(path, name or own)
-    except OSError as error:
-        raise DataError(
-            f"{error.filename or path} cannot be read ({error.strerror or error})"
-        ) from error
+    if not name and not layout.has_own_name:
+        name = path.stem if path.suffix == ".npz" else path.resolve().name
+    with reading(path, DataError):
+        return layout.read(path, name)
 
 
 def _layout(path: Path) -> _Layout | None:
-    """The first layout that recognises a file or folder; one that may not be looked into has none."""
+    """The first layout that recognises a file or folder; an unreadable one has none."""
     with suppress(OSError):
         if path.is_file():
             return _NPZ if _NPZ.recognise(path) else None
-        return next(
-            (layout for layout in _LAYOUTS if path.is_dir() and layout.recognise(path)), None
-        )
+        if path.is_dir():
+            return next((layout for layout in _LAYOUTS if layout.recognise(path)), None)
     return None
 
 
-def _names(root: Path | None) -> list[str]:
-    return [found.name for found in available(root)]
-
-
-def _missing(name: str, root: Path | None) -> str:
-    roots = search_path(root)
-    looked = f"looked in {', '.join(map(str, roots))}"
+def _missing(name: str, root: Path | None) -> DataError:
+    folders = search_path(root)
+    looked = f"looked in {', '.join(map(str, folders))}"
     if name in _KNOWN:
-        place = roots[0] / _KNOWN[name].places[0]
-        return f"no {name} here ({looked}); put {_KNOWN[name].files} into {place}, or point PSEUDOCORE_DATA elsewhere"
-    return f"unknown data set {name!r}{did_you_mean(name, _names(root))} (known: {', '.join(_names(root))}; {looked})"
+        place = folders[0] / _KNOWN[name].places[0]
+        message = (
+            f"no {name} here ({looked}); put {_KNOWN[name].files} into {place}, or point "
+            "PSEUDOCORE_DATA elsewhere"
+        )
+        return DataError(message, code="missing-data", name=name)
+    names = [found.name for found in available(root)]
+    hint = did_you_mean(name, names)
+    message = f"unknown data set {name!r}{hint} (known: {', '.join(names)}; {looked})"
+    return DataError(message, code="unknown-data", name=name)
 
 
 def _contents(root: Path | None) -> Iterator[Path]:
-    """Everything directly inside the folders of the search path; those that cannot be listed count
-    as empty.
-    """
+    """Everything directly inside the folders of the search path that can be listed."""
     for folder in search_path(root):
         with suppress(OSError):
             yield from sorted(folder.iterdir())

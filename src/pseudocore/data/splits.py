@@ -1,6 +1,4 @@
-"""A test set for data that came without one: stratified and a pure function of (labels, fraction,
-seed).
-"""
+"""A test set for data that came without one."""
 
 import torch
 from torch import Tensor
@@ -8,28 +6,39 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 
+TEST_FRACTION = 0.2
+"""Of data that came without a test set."""
+
 
 def split(y: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Indices (train, test), each ascending, with round(fraction · n) test points in the
-    proportions of the classes.
+    """A stratified split; a function of its arguments alone.
 
-    Every class keeps at least one training point.
+    Args:
+        y: Labels (n,).
+        fraction: Share of test points, in the proportions of the classes. Every class keeps at
+            least one training point.
+        seed: Decides which points of a class are chosen.
+
+    Returns:
+        Indices of training and of test points, each ascending.
     """
     if not 0 < fraction < 1:
-        raise ConfigError(f"the test fraction must lie strictly between 0 and 1, not {fraction}")
-    counts = torch.bincount(y)
-    quota = _largest_remainder(counts, fraction)
+        raise ConfigError(
+            f"the test fraction must lie strictly between 0 and 1, not {fraction}",
+            code="out-of-range",
+            fraction=fraction,
+        )
     rng = Rng(seed)("split")
     chosen = torch.zeros(len(y), dtype=torch.bool)
-    for label, num in enumerate(quota.tolist()):
+    for label, num in enumerate(_largest_remainder(torch.bincount(y), fraction).tolist()):
         members = (y == label).nonzero().flatten()
         chosen[members[rng(label).permutation(len(members))[:num]]] = True
     return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
 
 
 def _largest_remainder(counts: Tensor, fraction: float) -> Tensor:
-    """Whole shares of each class that add up to the rounded total: floors first, then the largest
-    remainders.
+    """Whole shares of the classes that add up to the rounded total: floors, then one more for the
+    largest remainders.
     """
     exact = counts.double() * fraction
     quota = exact.floor().long()

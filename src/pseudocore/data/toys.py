@@ -1,11 +1,9 @@
-"""Generated problems whose posteriors are known exactly, and two small classification sets to draw
-on a page.
+"""Generated problems whose posteriors are known exactly.
 
-Everything is a pure function of its arguments. Log-densities follow the project's scaling: a sum
-over weighted points, the prior once, constants left out.
+Log-densities follow the project's scaling: a sum over weighted points, the prior once, constants
+left out.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +14,6 @@ from pseudocore.core import config
 from pseudocore.core.config import Count, Positive
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Dataset, Examples
 
 
 @dataclass(frozen=True)
@@ -92,22 +89,6 @@ class LinearRegression:
         )
 
 
-def logistic(num: int = 200, num_test: int = 200, seed: int = 0) -> Dataset:
-    """Two-dimensional logistic regression: x ~ N(0, I), p(y = 1 | x) = sigmoid(x·θ) with θ = (2,
-    −1).
-    """
-    _check_sizes(num, num_test)
-
-    def draw(num: int, rng: Rng) -> Examples:
-        x = rng("inputs").normal(num, 2)
-        return Examples(
-            x, (rng("labels").uniform(num) < (x @ torch.tensor([2.0, -1.0])).sigmoid()).long()
-        )
-
-    rng = Rng(seed)("logistic")
-    return Dataset("logistic", draw(num, rng("train")), draw(num_test, rng("test")), 2)
-
-
 def logistic_log_density(
     theta: Tensor, x: Tensor, y: Tensor, weight: Tensor, prior: float = 1.0
 ) -> Tensor:
@@ -132,7 +113,10 @@ def logistic_posterior_moments(
     mode; the rectangle rule on a smooth, decaying density then errs far below float32.
     """
     if x.shape[1] != 2:
-        raise ConfigError(f"the quadrature is two-dimensional; inputs have {x.shape[1]} features")
+        raise ConfigError(
+            f"the quadrature is two-dimensional; inputs have {x.shape[1]} features",
+            code="wrong-shape",
+        )
     x, weight = x.double(), weight.double()
     mode, root = _laplace(x, y, weight, prior)
     axis = torch.linspace(-width, width, num_grid, dtype=torch.float64)
@@ -141,33 +125,6 @@ def logistic_posterior_moments(
     mean = probability @ theta
     centred = theta - mean
     return mean, centred.T @ (probability[:, None] * centred)
-
-
-def moons(num: int = 200, num_test: int = 200, noise: float = 0.1, seed: int = 0) -> Dataset:
-    """Two interleaved half circles with Gaussian noise: features (n, 2), classes 0 (upper) and 1
-    (lower).
-    """
-    _check_sizes(num, num_test)
-
-    def draw(num: int, rng: Rng) -> Examples:
-        y = torch.arange(num) % 2
-        angle = math.pi * rng("angles").uniform(num)
-        upper = torch.stack([angle.cos(), angle.sin()], 1)
-        lower = torch.tensor([1.0, 0.5]) - upper
-        x = torch.where(y[:, None] == 0, upper, lower)
-        return Examples(x + noise * rng("noise").normal(num, 2), y)
-
-    rng = Rng(seed)("moons")
-    return Dataset(
-        "moons", draw(num, rng("train")), draw(num_test, rng("test")), 2, ("upper", "lower")
-    )
-
-
-def _check_sizes(num: int, num_test: int) -> None:
-    if num < 2 or num_test < 1:
-        raise ConfigError(
-            f"{num} training and {num_test} test points were asked for; at least 2 and 1 are needed"
-        )
 
 
 def _laplace(x: Tensor, y: Tensor, weight: Tensor, prior: float) -> tuple[Tensor, Tensor]:

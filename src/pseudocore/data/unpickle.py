@@ -1,9 +1,8 @@
-"""The only door through which a pickle comes in: CIFAR's official Python version is made of them.
+"""The only reader of pickles: CIFAR's official Python version is made of them.
 
-Unpickling is dangerous because a pickle names functions to call. This reader answers such a request
-only for the handful of names a NumPy array is made of, each looked up in a table and never
-imported; any other name stops it before anything is called. What comes out are numbers, texts,
-bytes, plain containers and arrays.
+Unpickling is dangerous because a pickle names functions to call. This reader allows only the
+names that a NumPy array needs, taken from a table and never imported; any other name stops it
+before anything is called. The results are numbers, texts, bytes, plain containers and arrays.
 """
 
 import _codecs
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pseudocore.core.errors import DataError
+from pseudocore.data.reading import damaged
 
 
 def unpickle(path: Path) -> Any:
@@ -23,12 +23,13 @@ def unpickle(path: Path) -> Any:
             return _PlainUnpickler(file, encoding="bytes").load()
     except _ForbiddenNameError as error:
         raise DataError(
-            f"{path} asks for {error}, which no data set needs; it was refused and nothing in it was run"
+            f"{path} asks for {error}, which no data set needs; nothing in it was run",
+            code="forbidden-pickle",
+            path=path,
         ) from error
-    except Exception as error:  # a damaged pickle can fail in any way the machine's opcodes can
-        raise DataError(
-            f"{path} is no readable pickle of a data set ({type(error).__name__}: {error})"
-        ) from error
+    except Exception as error:  # a damaged pickle can fail in any way
+        message = f"is no readable pickle of a data set ({type(error).__name__}: {error})"
+        raise damaged(path, message) from error
 
 
 class _ForbiddenNameError(Exception):
@@ -43,9 +44,8 @@ class _PlainUnpickler(pickle.Unpickler):
             raise _ForbiddenNameError(f"{module}.{name}") from None
 
 
-_RECONSTRUCT = np.empty(0).__reduce__()[
-    0
-]  # NumPy's own array constructor, whichever private module it lives in today
+# NumPy's own array constructor, in whichever private module it is
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,

@@ -68,8 +68,9 @@ def reading(path: StrPath, error: type[PseudocoreError] = ArtifactError) -> Iter
     try:
         yield
     except OSError as cause:
+        where = cause.filename or os.fspath(path)
         raise error(
-            f"cannot read {os.fspath(path)}: {_reason(cause)}", code="unreadable-file", path=path
+            f"cannot read {where}: {_reason(cause)}", code="unreadable-file", path=path
         ) from cause
 
 

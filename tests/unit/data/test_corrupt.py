@@ -17,9 +17,8 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.rng import Rng
-from pseudocore.data.corruptions import corrupt as module
-from pseudocore.data.corruptions import warp
-from pseudocore.data.corruptions.corrupt import CORRUPTIONS, SEVERITIES, corrupt, official
+from pseudocore.data import corruptions
+from pseudocore.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt, official, warp
 from pseudocore.data.corruptions.distort import DISTORTIONS
 
 every_kind = pytest.mark.parametrize("kind", CORRUPTIONS)
@@ -423,7 +422,7 @@ def test_what_is_no_picture_is_refused() -> None:
         corrupt(pictures(1).float(), "fog", 1, Rng(0))
     with pytest.raises(DataError, match=r"not on torch.uint8 \(3, 32, 32\)"):
         corrupt(pictures(1)[0], "fog", 1, Rng(0))
-    with pytest.raises(DataError, match="at least 8×8, not 4×8"):
+    with pytest.raises(DataError, match=r"at least 8×8, not on torch.uint8 \(1, 1, 4, 8\)"):
         corrupt(pictures(1, 1, 4, 8), "fog", 1, Rng(0))
     with pytest.raises(DataError, match="grey or RGB images, not on 4 channels"):
         corrupt(pictures(1, 4), "pixelate", 1, Rng(0))
@@ -440,7 +439,7 @@ def test_nothing_in_nothing_out() -> None:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Official files as they would be with two images a severity."""
-    monkeypatch.setattr(module, "_OFFICIAL_SIZE", 2)
+    monkeypatch.setattr(corruptions, "_OFFICIAL_SIZE", 2)
     monkeypatch.setenv("PSEUDOCORE_DATA", "")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     folder = tmp_path / "CIFAR-10-C"
@@ -476,7 +475,7 @@ def test_damaged_official_files_are_refused(root: Path) -> None:
         official("cifar10", "snow", 1, root=root)
     np.save(folder / "snow.npy", np.zeros((3, 32, 32, 3), np.uint8))
     with pytest.raises(
-        DataError, match=r"holds uint8 \(3, 32, 32, 3\) where whole numbers \(10, 32, 32, 3\)"
+        DataError, match=r"holds uint8 \(3, 32, 32, 3\), not whole numbers \(10, 32, 32, 3\)"
     ):
         official("cifar10", "snow", 1, root=root)
     with pytest.raises(ConfigError, match="did you mean 'snow'"):

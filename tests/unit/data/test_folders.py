@@ -163,9 +163,9 @@ def test_damaged_tiny_imagenet_is_named(tmp_path: Path) -> None:
     tiny_imagenet(tmp_path)
     annotations = tmp_path / "val/val_annotations.txt"
     for text, message in (
-        ("val_0.JPEG\tn99\t0\n", "names no class"),
-        ("../../secret\tn01\t0\n", "not a plain file name"),
-        ("nothing\n", "names no class"),
+        ("val_0.JPEG\tn99\t0\n", "of no class of wnids"),
+        ("../../secret\tn01\t0\n", "no plain file name"),
+        ("nothing\n", "of no class of wnids"),
         ("", "is empty"),
         ("val_9.JPEG\tn01\t0\n", r"val_9\.JPEG cannot be read"),
     ):
@@ -188,6 +188,6 @@ def test_pictures_without_pillow_say_what_to_install(
 ) -> None:
     for part in ("train", "test"):
         picture(tmp_path / part / "a" / "0.png")
-    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(DataError, match=r'pip install "pseudocore\[images\]"'):
         load(tmp_path)

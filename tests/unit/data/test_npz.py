@@ -77,7 +77,7 @@ def test_ambiguous_axes_need_a_layout(tmp_path: Path) -> None:
         5,
         4,
     )
-    with pytest.raises(DataError, match="'chw'; it can be NCHW or NHWC"):
+    with pytest.raises(DataError, match="'chw' beside it; use NCHW or NHWC"):
         loaded(tmp_path, x, xt, layout="chw")
 
 

@@ -86,7 +86,7 @@ def damage_idx(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("missing", "no t10k-images-idx3-ubyte"),
+        ("missing", "t10k-images-idx3-ubyte is missing"),
         ("truncated", r"has 195 bytes.*\(9, 5, 4\), that is 196"),
         ("long", "has 197 bytes"),
         ("empty", "has 0 bytes, fewer than the 16 of its header"),
@@ -261,7 +261,7 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(tmp_path: Path, protocol
     for payload in payloads:
         path = tmp_path / "data_batch_1"
         path.write_bytes(pickle.dumps(payload, protocol=protocol))
-        with pytest.raises(DataError, match="refused and nothing in it was run"):
+        with pytest.raises(DataError, match="nothing in it was run"):
             unpickle(path)
         assert not mark.exists()
 

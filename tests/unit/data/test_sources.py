@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.errors import ConfigError, DataError, RunError
 from pseudocore.data import (
+    arrays,
     available,
     digits,
     find,
     import_dataset,
     load,
-    npz,
     search_path,
     sources,
     user_folder,
@@ -181,7 +181,7 @@ def test_import_refuses_unfit_names_and_folders(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="built-in"):
         import_dataset(source, "digits")
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(RunError, match="cannot write"):
         import_dataset(source, "mine", tmp_path / "file")
 
 
@@ -204,7 +204,7 @@ def test_an_interrupted_import_leaves_the_earlier_one(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(npz.np, "savez_compressed", killed)
+    monkeypatch.setattr(arrays.np, "savez_compressed", killed)
     with pytest.raises(KeyboardInterrupt):
         import_dataset(write_features(tmp_path / "two.npz", 2), "mine")
     assert path.read_bytes() == before

@@ -7,13 +7,12 @@ from torch import Tensor
 from torch.func import grad, jacrev
 
 from pseudocore.core.errors import ConfigError
+from pseudocore.data import logistic, moons
 from pseudocore.data.toys import (
     GaussianLocation,
     LinearRegression,
-    logistic,
     logistic_log_density,
     logistic_posterior_moments,
-    moons,
 )
 
 WEIGHT = torch.tensor([0.5, 3.0, 1.0, 0.1, 2.0, 7.0], dtype=torch.float64)

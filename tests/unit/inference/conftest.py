@@ -8,8 +8,8 @@ import torch
 
 from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.types import Coreset
+from pseudocore.data import moons
 from pseudocore.data import preprocessing as whiten
-from pseudocore.data.toys import moons
 from pseudocore.models.dense import MLP
 
 MakeProblem = Callable[..., Problem]

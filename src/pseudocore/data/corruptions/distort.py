@@ -2,9 +2,9 @@
 for images of any size.
 
 Each takes pixels in [0, 1] (n, channels, height, width), float64, a severity 1 to 5 and one random
-stream per image, and gives pixels that may leave [0, 1]. Constants were established from the script
-its authors made CIFAR-10-C with; lengths in pixels are theirs at every image size, except those of
-the elastic transform, which they give as shares of the side. Where ours differ:
+stream per image, and gives pixels that may leave [0, 1]. Constants are those of the script that made
+CIFAR-10-C; lengths in pixels stay the same at every image size, except those of the elastic
+transform, which are shares of the side. Deviations:
 
 1. `frost` lays procedural ice over the image (ridged clouds, tinted blue); theirs is cut from
    photographs.
@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pseudocore.core.errors import DataError
 from pseudocore.core.rng import Rng
 from pseudocore.data.corruptions import warp
+from pseudocore.data.reading import optional_module
 
 Distortion = Callable[[Tensor, int, Sequence[Rng]], Tensor]
 
@@ -36,15 +38,9 @@ def _gaussian_noise(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
 
 def _shot_noise(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
     photons = (500, 250, 100, 75, 50)[severity - 1]
-    return (
-        torch.stack(
-            [
-                torch.poisson(image * photons, rng.generator())
-                for image, rng in zip(x, rngs, strict=True)
-            ]
-        )
-        / photons
-    )
+    pairs = zip(x, rngs, strict=True)
+    counts = [torch.poisson(image * photons, rng.generator()) for image, rng in pairs]
+    return torch.stack(counts) / photons
 
 
 def _impulse_noise(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
@@ -60,10 +56,8 @@ def _defocus_blur(x: Tensor, severity: int, _: Sequence[Rng]) -> Tensor:
     disc = (at[:, None] ** 2 + at**2 <= radius**2).double()
     edge = torch.exp(-0.5 * (torch.arange(-1, 2, dtype=torch.float64) / soften) ** 2)
     edge /= edge.sum()
-    framed = torch.nn.functional.pad(disc / disc.sum(), (1, 1, 1, 1))[None, None]
-    return warp.filtered(
-        x, torch.nn.functional.conv2d(framed, torch.outer(edge, edge)[None, None])[0, 0]
-    )
+    framed = F.pad(disc / disc.sum(), (1, 1, 1, 1))[None, None]
+    return warp.filtered(x, F.conv2d(framed, torch.outer(edge, edge)[None, None])[0, 0])
 
 
 def _glass_blur(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
@@ -71,17 +65,13 @@ def _glass_blur(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
     in the official script.
     """
     sigma, rounds = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))[severity - 1]
-    x = _as_bytes(warp.blur(x, sigma)).double() / 255
+    x = as_bytes(warp.blur(x, sigma)).double() / 255
     height, width = x.shape[-2:]
-    image, row, column = (
-        torch.arange(len(x))[:, None, None],
-        torch.arange(2, height)[:, None],
-        torch.arange(2, width),
-    )
+    image, row = torch.arange(len(x))[:, None, None], torch.arange(2, height)[:, None]
+    column = torch.arange(2, width)
     for number in range(rounds):
-        up, left = _each(
-            [rng(number) for rng in rngs], lambda rng: rng.integers(2, 2, height - 2, width - 2)
-        ).unbind(1)
+        own = [rng(number) for rng in rngs]
+        up, left = _each(own, lambda rng: rng.integers(2, 2, height - 2, width - 2)).unbind(1)
         pixels = x.permute(0, 2, 3, 1).clone()
         pixels[:, 2:, 2:] = x.permute(0, 2, 3, 1)[image, row - up, column - left]
         x = pixels.permute(0, 3, 1, 2)
@@ -90,17 +80,15 @@ def _glass_blur(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
 
 def _motion_blur(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
     radius, sigma = ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))[severity - 1]
-    return warp.motion_blur(
-        x, radius, sigma, 90 * _each(rngs, lambda rng: rng.uniform(1)).flatten() - 45
-    )
+    degrees = 90 * _each(rngs, lambda rng: rng.uniform(1)).flatten() - 45
+    return warp.motion_blur(x, radius, sigma, degrees)
 
 
 def _zoom_blur(x: Tensor, severity: int, _: Sequence[Rng]) -> Tensor:
     """The mean of the image and of enlargements by 1.00, 1.01, …"""
     factors = [1 + step / 100 for step in range((6, 11, 16, 21, 26)[severity - 1])]
-    return (x + torch.stack([warp.zoom(x, factor) for factor in factors]).sum(0)) / (
-        len(factors) + 1
-    )
+    enlarged = torch.stack([warp.zoom(x, factor) for factor in factors])
+    return (x + enlarged.sum(0)) / (len(factors) + 1)
 
 
 def _snow(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
@@ -111,16 +99,11 @@ def _snow(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
         (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
         (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
     )[severity - 1]
-    flakes = warp.zoom(
-        mean
-        + scale
-        * _each(rngs, lambda rng: rng("flakes").normal(1, *x.shape[2:], dtype=torch.float64)),
-        size,
-    )
+    noise = _each(rngs, lambda rng: rng("flakes").normal(1, *x.shape[2:], dtype=torch.float64))
+    flakes = warp.zoom(mean + scale * noise, size)
     flakes = torch.where(flakes < least, 0.0, flakes).clamp(0, 1)
-    flakes = warp.motion_blur(
-        flakes, radius, sigma, 90 * _each(rngs, lambda rng: rng("wind").uniform(1)).flatten() - 135
-    )
+    degrees = 90 * _each(rngs, lambda rng: rng("wind").uniform(1)).flatten() - 135
+    flakes = warp.motion_blur(flakes, radius, sigma, degrees)
     pale = torch.maximum(x, 1.5 * _grey(x) + 0.5)
     return keep * x + (1 - keep) * pale + flakes + flakes.rot90(2, (2, 3))
 
@@ -128,11 +111,8 @@ def _snow(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
 def _frost(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
     image, ice = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
     ridges = 1 - (2 * _clouds(x, rngs, decay=1.3) - 1).abs()
-    tint = (
-        torch.tensor([0.8, 0.9, 1.0], dtype=torch.float64)[:, None, None]
-        if x.shape[1] == 3
-        else 0.9
-    )
+    tint = torch.tensor([0.8, 0.9, 1.0] if x.shape[1] == 3 else [0.9], dtype=torch.float64)
+    tint = tint[:, None, None]
     return image * x + ice * tint * (0.4 + 0.6 * ridges)
 
 
@@ -167,67 +147,62 @@ def _elastic_transform(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
     side = min(height, width)
     # (column, row) of three corners of a square in the middle, and where they are to go
     middle, reach = torch.tensor([width // 2, height // 2], dtype=torch.float64), side // 3
-    corners = middle + reach * torch.tensor(
-        [[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]], dtype=torch.float64
-    )
-    moved = corners + jitter * side * (
-        2 * _each(rngs, lambda rng: rng("corners").uniform(3, 2, dtype=torch.float64)) - 1
-    )
-    back = torch.linalg.solve(
-        torch.cat([moved, torch.ones_like(moved[..., :1])], 2), corners.expand_as(moved)
-    )  # (n, 3, 2)
-    row, column = torch.meshgrid(
-        torch.arange(height).double(), torch.arange(width).double(), indexing="ij"
-    )
-    source = torch.einsum(
-        "hwk,nkd->nhwd", torch.stack([column, row, torch.ones_like(row)], -1), back
-    )
+    square = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]], dtype=torch.float64)
+    corners = middle + reach * square
+    offsets = 2 * _each(rngs, lambda rng: rng("corners").uniform(3, 2, dtype=torch.float64)) - 1
+    moved = corners + jitter * side * offsets
+    homogeneous = torch.cat([moved, torch.ones_like(moved[..., :1])], 2)
+    back = torch.linalg.solve(homogeneous, corners.expand_as(moved))  # (n, 3, 2)
+    axes = torch.arange(height).double(), torch.arange(width).double()
+    row, column = torch.meshgrid(*axes, indexing="ij")
+    pixels = torch.stack([column, row, torch.ones_like(row)], -1)
+    source = torch.einsum("hwk,nkd->nhwd", pixels, back)
     x = warp.displace(x, source[..., 1], source[..., 0], about_edge_pixels=True)
-    wander = (
-        2 * _each(rngs, lambda rng: rng("wander").uniform(2, height, width, dtype=torch.float64))
-        - 1
-    )
-    shift = strength * side * warp.blur(wander, sigma * side, truncate=3, mirror=True)
+    size = (2, height, width)
+    noise = 2 * _each(rngs, lambda rng: rng("wander").uniform(*size, dtype=torch.float64)) - 1
+    shift = strength * side * warp.blur(noise, sigma * side, truncate=3, mirror=True)
     return warp.displace(x, row + shift[:, 1], column + shift[:, 0], about_edge_pixels=False)
 
 
 def _pixelate(x: Tensor, severity: int, _: Sequence[Rng]) -> Tensor:
     share = (0.95, 0.9, 0.85, 0.75, 0.65)[severity - 1]
 
-    def shrink_and_enlarge(picture: Any) -> Any:
-        size = picture.size
-        box = _pillow().Resampling.BOX
+    def shrink_and_enlarge(pillow: Any, picture: Any) -> Any:
+        size, box = picture.size, pillow.Resampling.BOX
         return picture.resize(tuple(int(side * share) for side in size), box).resize(size, box)
 
     return _by_pillow(x, shrink_and_enlarge)
 
 
 def _jpeg_compression(x: Tensor, severity: int, _: Sequence[Rng]) -> Tensor:
-    def compress(picture: Any) -> Any:
+    quality = (80, 65, 58, 50, 40)[severity - 1]
+
+    def compress(pillow: Any, picture: Any) -> Any:
         file = io.BytesIO()
-        picture.save(file, "JPEG", quality=(80, 65, 58, 50, 40)[severity - 1])
-        return _pillow().open(file)
+        picture.save(file, "JPEG", quality=quality)
+        return pillow.open(file)
 
     return _by_pillow(x, compress)
 
 
-DISTORTIONS: dict[str, Distortion] = {
-    "gaussian_noise": _gaussian_noise,
-    "shot_noise": _shot_noise,
-    "impulse_noise": _impulse_noise,
-    "defocus_blur": _defocus_blur,
-    "glass_blur": _glass_blur,
-    "motion_blur": _motion_blur,
-    "zoom_blur": _zoom_blur,
-    "snow": _snow,
-    "frost": _frost,
-    "fog": _fog,
-    "brightness": _brightness,
-    "contrast": _contrast,
-    "elastic_transform": _elastic_transform,
-    "pixelate": _pixelate,
-    "jpeg_compression": _jpeg_compression,
-}
+_KINDS = (
+    _gaussian_noise,
+    _shot_noise,
+    _impulse_noise,
+    _defocus_blur,
+    _glass_blur,
+    _motion_blur,
+    _zoom_blur,
+    _snow,
+    _frost,
+    _fog,
+    _brightness,
+    _contrast,
+    _elastic_transform,
+    _pixelate,
+    _jpeg_compression,
+)
+DISTORTIONS: dict[str, Distortion] = {kind.__name__[1:]: kind for kind in _KINDS}
 
 
 def _each(rngs: Sequence[Rng], draw: Callable[[Rng], Tensor]) -> Tensor:
@@ -248,33 +223,26 @@ def _clouds(x: Tensor, rngs: Sequence[Rng], decay: float) -> Tensor:
 def _grey(x: Tensor) -> Tensor:
     if x.shape[1] != 3:
         return x.mean(1, keepdim=True)
-    return (x * torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)[:, None, None]).sum(
-        1, keepdim=True
-    )
+    shares = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)[:, None, None]
+    return (x * shares).sum(1, keepdim=True)
 
 
-def _as_bytes(x: Tensor) -> Tensor:
+def as_bytes(x: Tensor) -> Tensor:
+    """Pixels truncated to uint8, as in the official files; the margin keeps whole values whole."""
     return (255 * x.clamp(0, 1) + 1e-6).to(torch.uint8)
 
 
-def _by_pillow(x: Tensor, change: Callable[[Any], Any]) -> Tensor:
-    """Every image through Pillow, as 8-bit grey or RGB."""
+def _by_pillow(x: Tensor, change: Callable[[Any, Any], Any]) -> Tensor:
+    """Every image changed by Pillow, as 8-bit grey or RGB; `change` gets `PIL.Image` and a picture."""
     if x.shape[1] not in (1, 3):
         raise DataError(
-            f"this corruption works on grey or RGB images, not on {x.shape[1]} channels"
+            f"this corruption works on grey or RGB images, not on {x.shape[1]} channels",
+            code="not-images",
+            shape=tuple(x.shape),
         )
+    pillow = optional_module("PIL.Image", "Pillow", "images")
     out = []
-    for image in _as_bytes(x).permute(0, 2, 3, 1).numpy():
-        picture = _pillow().fromarray(image[..., 0] if image.shape[2] == 1 else image)
-        out.append(np.asarray(change(picture)).reshape(image.shape))
+    for image in as_bytes(x).permute(0, 2, 3, 1).numpy():
+        picture = pillow.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+        out.append(np.asarray(change(pillow, picture)).reshape(image.shape))
     return torch.from_numpy(np.stack(out)).permute(0, 3, 1, 2).double() / 255
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(
-            'pixelate and jpeg_compression need Pillow; pip install "pseudocore[images]"'
-        ) from error
-    return Image

@@ -34,17 +34,13 @@ def motion_blur(x: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor
     steps = torch.arange(2 * radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (steps / sigma) ** 2)
     weights /= weights.sum()
-    angle = torch.deg2rad(degrees.double())
-    down, across = (
-        (steps * slope[:, None] - 0.5).ceil().long() for slope in (angle.sin(), angle.cos())
-    )  # (n, steps)
+    angle = torch.deg2rad(degrees.double())[:, None]
+    down, across = ((steps * slope - 0.5).ceil().long() for slope in (angle.sin(), angle.cos()))
     n, _, height, width = x.shape
-    image, row, column = (
-        torch.arange(n)[:, None, None],
-        torch.arange(height)[:, None],
-        torch.arange(width),
-    )
-    pixels, out = x.permute(0, 2, 3, 1), torch.zeros_like(x.permute(0, 2, 3, 1))
+    image, row = torch.arange(n)[:, None, None], torch.arange(height)[:, None]
+    column = torch.arange(width)
+    pixels = x.permute(0, 2, 3, 1)
+    out = torch.zeros_like(pixels)
     for step, weight in enumerate(weights.tolist()):
         from_row = (row + down[:, step, None, None]).clamp(0, height - 1)
         from_column = (column + across[:, step, None, None]).clamp(0, width - 1)
@@ -91,18 +87,16 @@ def plasma(noise: Tensor, decay: float) -> Tensor:
     cloud, amplitude, step = torch.zeros_like(noise), 1.0, side
     while step >= 2:
         half = step // 2
+        scaled = amplitude * noise
         corners = cloud[:, ::step, ::step]
         right, below = corners.roll(-1, 2), corners.roll(-1, 1)
-        centres = (corners + right + below + below.roll(-1, 2)) / 4 + amplitude * noise[
-            :, half::step, half::step
-        ]
+        centres = (corners + right + below + below.roll(-1, 2)) / 4
+        centres += scaled[:, half::step, half::step]
         cloud[:, half::step, half::step] = centres
-        cloud[:, ::step, half::step] = (
-            corners + right + centres + centres.roll(1, 1)
-        ) / 4 + amplitude * noise[:, ::step, half::step]
-        cloud[:, half::step, ::step] = (
-            corners + below + centres + centres.roll(1, 2)
-        ) / 4 + amplitude * noise[:, half::step, ::step]
+        rows = (corners + right + centres + centres.roll(1, 1)) / 4
+        cloud[:, ::step, half::step] = rows + scaled[:, ::step, half::step]
+        columns = (corners + below + centres + centres.roll(1, 2)) / 4
+        cloud[:, half::step, ::step] = columns + scaled[:, half::step, ::step]
         step, amplitude = half, amplitude / decay**2
     flat = cloud.flatten(1)
     low, high = flat.min(1).values.view(n, 1, 1), flat.max(1).values.view(n, 1, 1)

@@ -1,5 +1,5 @@
-"""Clocks and counters: the time of a step, its operations and bytes, its memory, and what the
-machine can do at best.
+"""Clocks and counters: the time of a step, its operations and bytes, and what the machine can do at
+best.
 
 Operations are those of the matrix products and convolutions of an eager step (torch's own formulas;
 factorisations are left out). Bytes are what the kernels of an eager step read and write, each by
@@ -7,7 +7,6 @@ itself: a compiled step that keeps intermediate results on the chip moves fewer,
 copy ceiling can pass 1.
 """
 
-import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from torch.utils.flop_counter import flop_registry
 
 from pseudocore.core.problem import Precision
 from pseudocore.core.types import Model
-from pseudocore.runtime import profiling
+from pseudocore.runtime.profiling import wait
 
 MIN_READING_SECONDS = 0.1
 """Shorter steps are timed several at a time, so that the host runs ahead of the device as it does in
@@ -128,30 +127,6 @@ class CountingModel:
         self.images += len(x) * (len(theta) if theta.ndim == 2 else 1)
 
 
-class Memory:
-    """The most memory held since this was made, in MiB.
-
-    On a GPU, what torch allocated. On a CPU the operating system knows only a process's peak over
-    its life, so the rise is 0 unless this is the first large thing the process does: ask in a
-    process of its own.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        if self._on_gpu:
-            gc.collect()  # what an earlier measurement left in cycles
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        self._before = torch.cuda.memory_allocated() if self._on_gpu else profiling.peak_mib()
-
-    def peak(self) -> int:
-        if self._on_gpu:
-            torch.cuda.synchronize()
-            return int(torch.cuda.max_memory_allocated() - self._before) // 2**20
-        return profiling.peak_mib() - self._before
-
-
 def ceilings(device: torch.device, precision: Precision) -> Ceilings:
     """The best of several readings of one large product and one large copy."""
     on_gpu = device.type == "cuda"
@@ -175,12 +150,10 @@ def ceilings(device: torch.device, precision: Precision) -> Ceilings:
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:
     """Of a call, until the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    wait(device)
     began = time.perf_counter()
     call()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    wait(device)
     return time.perf_counter() - began
 
 

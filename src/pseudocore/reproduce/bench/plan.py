@@ -22,7 +22,7 @@ from pseudocore.reproduce.bench.requests import (
     Request,
     Variant,
     fulfil,
-    is_eager,
+    runs_eagerly,
 )
 from pseudocore.reproduce.bench.subprocess_runner import subprocess_runner
 from pseudocore.reproduce.bench.workload import SIZES, Workload, method_of
@@ -205,7 +205,9 @@ class _Session:
     def row(self, name: str, ceilings: Ceilings, on_row: Callable[[Row], None]) -> Row | None:
         if (ours := self._measure(name, "ours", name)) is None:
             return None
-        eager = ours if is_eager(self.device, self.compile) else self._measure(name, "eager", name)
+        eager = (
+            ours if runs_eagerly(self.device, self.compile) else self._measure(name, "eager", name)
+        )
         has_plain = baseline.exists(name, self.workload)
         plain = self._measure(name, "plain", name) if has_plain else None
         row = Row(name, ours, eager, plain, ceilings)
