@@ -33,8 +33,8 @@ from cells import (
 from pseudocore import api
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import Coreset, Examples
+from pseudocore.evaluation.metrics import in_batches
 from pseudocore.evaluation.published_metrics import published_scores
-from pseudocore.evaluation.robustness import in_batches
 
 TEMPERATURES = (1.0, 0.1, 0.01, 0.3, 0.03, 0.001)
 """The coarse grid first: a cell that no longer fits the time is one between others."""

@@ -311,7 +311,7 @@ def _own_data(setup: Setup) -> Dataset:
             return load(setup.data)
     except DataError as error:
         raise DataError(
-            f"{error}; if the data of the coreset have moved, say where they are (--data)",
+            f"{error}; if the coreset's data has moved, say where it is (--data)",
             code=error.code,
             **error.fields,
         ) from error

@@ -15,8 +15,7 @@ from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import Dataset, NeedsExperts
-from pseudocore.evaluation.metrics import measure, spreads
-from pseudocore.evaluation.robustness import in_batches
+from pseudocore.evaluation.metrics import in_batches, measure, spreads
 from pseudocore.models import custom
 from pseudocore.progress import progress as progress_bar
 from pseudocore.runtime import Compile

@@ -12,7 +12,7 @@ from pseudocore.assembly import Setup
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
-from pseudocore.evaluation.tables import format_metric
+from pseudocore.evaluation.names import format_metric
 from pseudocore.store.expert_folder import Storage
 from pseudocore.training.experts import Training
 

@@ -5,7 +5,7 @@ plain value. Optional behaviour is a protocol of its own, checked with `isinstan
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -350,6 +350,14 @@ class SelectsSettings(Protocol):
 
     @property
     def selected_settings(self) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class HasMoments(Protocol):
+    """A `Predict` of a network that was kept at earlier moments of its training, too."""
+
+    @property
+    def earlier(self) -> Sequence[Predict]: ...
 
 
 LogDensity = Callable[[Tensor, Rng], Tensor]

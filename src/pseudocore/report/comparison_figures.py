@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pseudocore.evaluation.names import metric_title
-from pseudocore.evaluation.tables import Record, Row, format_metric, look
+from pseudocore.evaluation.names import format_metric, metric_title
+from pseudocore.evaluation.tables import Record, Row, look
 from pseudocore.report import svg
 from pseudocore.report.evaluation_figures import corruptions
 from pseudocore.report.values import estimate, finite_values

@@ -11,7 +11,7 @@ from typing import Any
 
 from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation import tables
-from pseudocore.evaluation.names import metric_title
+from pseudocore.evaluation.names import format_metric, metric_title
 from pseudocore.report import comparison_figures, evaluation_figures, svg
 from pseudocore.report.curves import run_curves
 from pseudocore.report.gallery import show
@@ -79,7 +79,7 @@ def _lines(rows: Sequence[tables.Row], colour_of: Mapping[str, str]) -> list[Con
     marked, lines = tables.best(rows), list[Context]()
     for number, row in enumerate(rows):
         cells = [
-            (tables.format_metric(*row.metrics.get(name, (None, None))), (number, name) in marked)
+            (format_metric(*row.metrics.get(name, (None, None))), (number, name) in marked)
             for name in tables.metric_names(rows)
         ]
         lines.append({"row": row, "colour": colour_of[row.method], "cells": cells})
@@ -157,7 +157,7 @@ def _facts(manifest: Mapping[str, Any], num_points: int | None) -> Pairs:
 def _evaluation(name: str, run: Run, evaluation: Mapping[str, Any], colour: str) -> Context:
     row = tables.comparison([(run.config, evaluation)])[0]
     facts = [
-        (metric_title(metric), tables.format_metric(*row.metrics[metric]))
+        (metric_title(metric), format_metric(*row.metrics[metric]))
         for metric in tables.metric_names([row], details=True)
     ]
     facts.append(("seeds", str(row.num)))
