@@ -15,14 +15,13 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Budgeted, NeedsExperts, Selector
-from pseudocore.expert_training import experts_command
+from pseudocore.expert_training import with_experts
 from pseudocore.presets import read as read_preset
 from pseudocore.runtime import profiling
 from pseudocore.runtime.loop import Outcome, run
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.folders import versions
 from pseudocore.store.run_folder import Run
-from pseudocore.training.experts import Training, with_experts
 
 OnLog = Callable[[int, dict[str, float]], None]
 
@@ -102,9 +101,9 @@ def run_reduction(
             problem = with_experts(
                 problem,
                 method,
+                reduction.setup,
                 seed=reduction.seed,
                 run=folder,
-                command="" if folder is None else _experts_command(reduction, folder),
                 on_epoch=lambda done, numbers: on_log(0, numbers),
             )
         if isinstance(method, Selector):
@@ -153,19 +152,6 @@ def _check_experts(reduction: Reduction, problem: Problem) -> None:
             num_epochs=problem.experts.num_epochs,
             needed=needed,
         )
-
-
-def _experts_command(reduction: Reduction, folder: Run) -> str:
-    """The command line that would train the experts of a run."""
-    method = reduction.method
-    return experts_command(
-        reduction.setup,
-        Training(loss=method.expert_loss),
-        num=method.num_experts,
-        epochs=method.expert_epochs,
-        seed=reduction.seed,
-        out=folder.path / "experts",
-    )
 
 
 def _check_reach(outcome: Outcome, problem: Problem) -> Outcome:
