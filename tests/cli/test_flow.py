@@ -18,7 +18,7 @@ from pseudocore.cli import demo as demo_verb
 from pseudocore.core.registry import inferences, methods
 
 Done = Callable[[str], Any]
-Refused = Callable[[str], str]
+Refused = Callable[..., str]
 
 TINY = "--model convnet-wide --width 4 --num-steps 4 --batch-size 16"
 METRICS = {"accuracy", "nll", "ece", "brier"}
@@ -40,7 +40,7 @@ def test_the_whole_way_from_data_to_report(runs: None, done: Done, refused: Refu
     assert pasted[0].startswith("| method ")
     assert set(pasted[1]) <= set("|-: ")
     assert len(pasted) == 4
-    assert "cannot be combined" in refused("compare learned chosen --markdown --json")
+    refused("compare learned chosen --markdown --json", "cannot be combined")
     table = done("compare learned chosen").out.splitlines()
     assert table[0].split() == [
         "data",
@@ -79,7 +79,7 @@ def test_a_report_needs_no_evaluation_but_a_comparison_does(
 ) -> None:
     done("report learned --out page.html")
     assert "<html" in Path("page.html").read_text()
-    assert "start with: pseudocore evaluate learned" in refused("compare learned chosen")
+    refused("compare learned chosen", "start with: pseudocore evaluate learned")
     done("evaluate chosen --seeds 1 --num-steps 2")
     assert "not evaluated yet, so not in the table: learned" in done("compare learned chosen").err
 
