@@ -78,10 +78,10 @@ def test_numpys_advice_to_load_unsafely_is_not_passed_on(refused: Refused) -> No
         "text.npz": "it is no archive",
         "objects.npz": "it holds Python objects",
     }.items():
-        assert (
-            refused(f"data info {file}")
-            == f"{file} cannot be read as an npz archive of plain arrays ({reason}); numpy.savez writes one"
+        sentence = refused(
+            f"data info {file}", f"npz archive of plain arrays ({reason}); numpy.savez"
         )
+        assert "pickle" not in sentence
 
 
 def test_a_cut_archive_is_refused(refused: Refused, npz: Npz) -> None:

@@ -69,10 +69,9 @@ def test_more_than_a_class_has_is_refused(refused: Refused, npz: Callable[..., s
 
 
 def test_a_network_that_diverges_is_refused(refused: Refused) -> None:
-    refused(
-        f"reduce craig digits --ipc 1 {QUICK} --pretrain-optimiser sgd --pretrain-step-size 1e30 --out run",
-        "diverged in pre-training; a smaller --pretrain-step-size usually helps",
-    )
+    options = "--pretrain-optimiser sgd --pretrain-step-size 1e30"
+    line = f"reduce craig digits --ipc 1 {QUICK} {options} --out run"
+    refused(line, "diverged in pre-training; a smaller --pretrain-step-size usually helps")
 
 
 def test_the_best_moment_is_printed_beside_the_last(done: Done) -> None:
