@@ -17,8 +17,7 @@ from pseudocore.core.errors import PseudocoreError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Examples
-from pseudocore.evaluation.metrics import measure
-from pseudocore.evaluation.robustness import in_batches
+from pseudocore.evaluation.metrics import in_batches, measure
 from pseudocore.inference.choose import held_out
 from pseudocore.inference.diagnostics import diagnose
 from pseudocore.inference.predict import Predictive

@@ -21,7 +21,7 @@ from cells import Cell, add_arguments, coresets, fill, words
 
 from pseudocore import api
 from pseudocore.core.types import Coreset, Dataset, Examples
-from pseudocore.evaluation.tables import format_metric
+from pseudocore.evaluation.names import format_metric
 
 INFERENCES = ("last-layer-vi", "laplace", "sgd", "ensemble", "sgld", "a-sghmc", "hmc")
 AUGMENTED = "a-sghmc"

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from pseudocore.cli.main import main
 
@@ -24,14 +23,8 @@ Cli = Callable[[str], Said]
 
 
 @pytest.fixture(autouse=True)
-def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder and an empty user folder; one thread, as in the subprocesses."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.delenv("PSEUDOCORE_DATA", raising=False)
-    torch.set_num_threads(1)
-    return tmp_path
+def own_world(own_world: Path) -> Path:
+    return own_world
 
 
 @pytest.fixture

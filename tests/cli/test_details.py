@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pseudocore.data import digits
-from pseudocore.inference.hmc import USUAL
+from pseudocore.inference.hmc import CANDIDATES
 
 Done = Callable[[str], Any]
 Refused = Callable[[str], str]
@@ -71,7 +71,7 @@ def test_hmc_says_what_it_chose(run: str, done: Done) -> None:
     (file,) = Path("run/evaluations").glob("*.json")
     kept = json.loads(file.read_text())
     assert not {"temperature", "prior_scale"} & set(kept["options"])
-    assert all((one["temperature"], one["prior_scale"]) in USUAL for one in kept["chosen"])
+    assert all((one["temperature"], one["prior_scale"]) in CANDIDATES for one in kept["chosen"])
 
 
 def test_evaluations_that_measure_other_things_are_rows_of_their_own(run: str, done: Done) -> None:

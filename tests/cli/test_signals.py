@@ -129,8 +129,8 @@ def test_while_libraries_are_loaded_a_stop_is_neither_lost_nor_an_exception(
     exit code, or not at all.
     """
     lines = (
-        "import os, signal, sys", "from pseudocore.cli.signals import exit_on_signal", "before = signal.getsignal(signal.SIGINT)",
-        "with exit_on_signal():", "    pass", "assert signal.getsignal(signal.SIGINT) is before", "with exit_on_signal():", "    try:",
+        "import os, signal, sys", "from pseudocore.cli.signals import exit_now, on_stop", "before = signal.getsignal(signal.SIGINT)",
+        "with on_stop(exit_now):", "    pass", "assert signal.getsignal(signal.SIGINT) is before", "with on_stop(exit_now):", "    try:",
         "        os.kill(os.getpid(), int(sys.argv[1]))", "    except BaseException:", "        pass", "print('went on')",
     )  # fmt: skip
     said = subprocess.run(

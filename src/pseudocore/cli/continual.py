@@ -15,8 +15,7 @@ from pseudocore.cli.flags import AtLeastOne, Device, Switch
 from pseudocore.cli.output import file_name, keep_and_show
 from pseudocore.core.registry import inferences
 from pseudocore.data import load
-from pseudocore.evaluation.names import metric_title
-from pseudocore.evaluation.tables import format_metric
+from pseudocore.evaluation.names import format_metric, metric_title
 from pseudocore.reproduce import continual as protocol
 from pseudocore.store.files import write_json
 from pseudocore.store.run_folder import Run, refuse_own_file

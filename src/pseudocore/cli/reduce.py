@@ -17,6 +17,7 @@ from pseudocore.core.config import options
 from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
+from pseudocore.core.types import Iterative
 from pseudocore.reduction import configuration
 from pseudocore.runtime.profiling import recording
 from pseudocore.store.run_folder import Run
@@ -28,8 +29,8 @@ def make_app(words: Sequence[str]) -> App:
     """The verb with one subcommand: the method that `words` name, whose fields are its flags."""
     entry = methods[words[0]]
     of_method = flagging.parameters(entry.make, "Method")
-    skip = ["data", *ignored_fields(entry.make)]
-    of_setup = flagging.parameters(Setup, "Data and model", skip=skip)
+    hide = ignored_fields(entry.make)
+    of_setup = flagging.parameters(Setup, "Data and model", skip=["data"], hide=hide)
     app = App(name=NAME)
     app.command(
         flagging.extend(_verb(entry, words), [*of_method, *of_setup]),
@@ -74,6 +75,10 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             checkpoint_every: Steps between checkpoints.
             checkpoint_seconds: Seconds between checkpoints.
         """
+        for field in ignored_fields(entry.make):
+            if given.pop(field, None) is not None:
+                flag = f"--{field.replace('_', '-')}"
+                err.print(f"{flag} is deprecated: method {entry.name!r} has no use for it")
         table = _table(entry, data, seed, preset, given)
         if fraction is not None:
             _check_fraction(entry, given)
@@ -166,7 +171,7 @@ def _run(reduction: api.Reduction, problem: Problem, folder: Run, **loop_options
     first_step = saved[0] if saved else 0
     if saved:
         err.print(f"resuming at step {first_step}")
-    num_steps = getattr(reduction.method, "num_steps", 0)
+    num_steps = reduction.method.num_steps if isinstance(reduction.method, Iterative) else 0
     try:
         with progress(f"{name} on {problem.data.name}", num_steps, first_step) as advance:
             outcome = api.run_reduction(reduction, problem, folder, on_log=advance, **loop_options)

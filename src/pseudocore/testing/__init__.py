@@ -14,6 +14,7 @@ problems and recorders that the checks use are here too. `docs/plugins.md` is th
 
 from pseudocore.testing.inferences import InferenceConformance, check_inference
 from pseudocore.testing.methods import MethodConformance, check_method
+from pseudocore.testing.options import Effect
 from pseudocore.testing.problems import (
     MemoryCheckpoints,
     few_digits,
@@ -25,6 +26,7 @@ from pseudocore.testing.problems import (
 from pseudocore.testing.suite import emulate_capture, global_generators, scramble
 
 __all__ = [
+    "Effect",
     "InferenceConformance",
     "MemoryCheckpoints",
     "MethodConformance",

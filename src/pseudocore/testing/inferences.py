@@ -1,6 +1,7 @@
 """What every inference owes its users."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -147,6 +148,10 @@ class InferenceConformance(Suite):
         name = inferences.name_of(self.make())
         with refused(f"{name}: unknown option 'num_step'"):
             api.infer(small_coreset(self.problem()), name, problem=self.problem(), num_step=3)
+
+    def result(self, options: Mapping[str, Any], problem: Mapping[str, Any]) -> Any:
+        small = self.problem(**problem)
+        return self.predict(small, small_coreset(small, weighted=True), **options).tolist()
 
     def fit(
         self,

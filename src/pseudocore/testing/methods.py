@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import tempfile
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -231,7 +232,7 @@ class MethodConformance(Suite):
             raise AssertionError("the method's dataclass must be frozen")
 
     def problem(self, **changes: Any) -> Problem:
-        return super().problem(experts=True, **changes)
+        return super().problem(**{"experts": True, **changes})
 
     def reduce(self, problem: Problem | None = None, *, seed: int = 0, **changes: Any) -> Coreset:
         """The method's coreset, as `pseudocore.reduce` makes it."""
@@ -239,6 +240,10 @@ class MethodConformance(Suite):
         outcome = api.run_reduction(reduction, problem or self.problem())
         assert outcome.status == "finished", f"the run {outcome.status}: {outcome.reason}"
         return outcome.coreset
+
+    def result(self, options: Mapping[str, Any], problem: Mapping[str, Any]) -> Any:
+        coreset = self.reduce(self.problem(**problem), **options)
+        return bits(coreset), coreset.provenance.get("posterior")
 
     @classmethod
     @functools.cache

@@ -1,5 +1,5 @@
-"""What both suites have: the choice of checks, runs without pytest, checks of the documentation, and
-captured steps on a CPU.
+"""What both suites have: the choice of checks, runs without pytest, checks of options and of the
+documentation, and captured steps on a CPU.
 """
 
 import inspect
@@ -23,6 +23,7 @@ from pseudocore.core.tree import clone, flatten
 from pseudocore.runtime.draws import record
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.store.files import decode_toml, encode_toml
+from pseudocore.testing.options import Effect, other_value
 from pseudocore.testing.problems import ModelFactory, small_problem
 
 Check = TypeVar("Check", bound=Callable[..., None])
@@ -49,6 +50,8 @@ class Suite:
     """The network to run it under. Defaults to a small convolutional one."""
     deterministic: ClassVar[bool] = False
     """Whether another seed gives the same result."""
+    effects: ClassVar[Mapping[str, Effect | str]] = {}
+    """What the change of a field needs to show, or in a sentence why it never shows."""
 
     registry: ClassVar[Registry]
     """Where it is registered; the registry's noun is the attribute that holds the class."""
@@ -111,6 +114,27 @@ class Suite:
         taken = {name for one in self.beside for name in inspect.signature(one).parameters}
         hidden = taken & self.names()
         assert not hidden, f"{', '.join(hidden)} is already an argument"
+
+    def test_every_option_has_an_effect(self) -> None:
+        results: dict[str, Any] = {}
+        for option in config.options(self.made()):
+            effect = self.effects.get(option.name, Effect())
+            if isinstance(effect, str):
+                continue
+            one = config.to_dict(self.make(**effect.options))
+            other = effect.other
+            if other is None:
+                other = other_value(option, one.get(option.name))
+            before, after = (
+                results.get(key) or results.setdefault(key, self.result(options, effect.problem))
+                for options in (one, {**one, option.name: other})
+                for key in [f"{options} {effect.problem}"]
+            )
+            assert before != after, f"{option.name} = {other!r} changed nothing"
+
+    def result(self, options: Mapping[str, Any], problem: Mapping[str, Any]) -> Any:
+        """What an instance of these fields makes of a small problem of these arguments."""
+        raise NotImplementedError
 
     def test_its_configuration_survives_toml(self) -> None:
         table = decode_toml(encode_toml(config.to_dict(self.make())))

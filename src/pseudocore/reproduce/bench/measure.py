@@ -7,7 +7,6 @@ write, each by itself: a compiled step that keeps intermediate results on the ch
 its share of the copy ceiling can pass 1.
 """
 
-import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from torch.utils.flop_counter import flop_registry
 
 from pseudocore.core.problem import Precision
 from pseudocore.core.types import Model
-from pseudocore.runtime import profiling as cost
+from pseudocore.runtime.profiling import wait
 
 LEAST_SECONDS = 0.1
 """Of one reading of the clock: shorter steps are timed several at a time, so that the host runs
@@ -133,30 +132,6 @@ class CountingModel:
         self.images += len(x) * (len(theta) if theta.ndim == 2 else 1)
 
 
-class Memory:
-    """The most memory held since this was made, in MiB.
-
-    By how much what torch has allocated on a GPU has risen. The operating system knows a process's
-    peak only over its life, so on a CPU the rise is 0 unless this is the first large thing the
-    process does, which is why it is asked in one of its own.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        if self._on_gpu:
-            gc.collect()  # what an earlier measurement left in cycles
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        self._before = torch.cuda.memory_allocated() if self._on_gpu else cost.peak_mib()
-
-    def peak(self) -> int:
-        if self._on_gpu:
-            torch.cuda.synchronize()
-            return int(torch.cuda.max_memory_allocated() - self._before) // 2**20
-        return cost.peak_mib() - self._before
-
-
 def ceilings(device: torch.device, precision: Precision) -> Ceilings:
     """The best of several readings of one large product and one large copy."""
     on_gpu = device.type == "cuda"
@@ -173,11 +148,6 @@ def ceilings(device: torch.device, precision: Precision) -> Ceilings:
         2 * side**3 / _best(lambda: torch.mm(matrix, matrix, out=product), device),
         2 * 4 * length / _best(lambda: target.copy_(source), device),
     )
-
-
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def _best(call: Callable[[], object], device: torch.device) -> float:

@@ -24,7 +24,7 @@ from pseudocore.reproduce.bench.requests import (
     Request,
     Way,
     fulfil,
-    is_eager,
+    runs_eagerly,
 )
 from pseudocore.reproduce.bench.subprocess_runner import apart
 from pseudocore.reproduce.bench.workload import FULL, Workload, method_of
@@ -211,7 +211,7 @@ class _Session:
     def row(self, name: str, ceilings: Ceilings) -> Row | None:
         if (ours := self._ask(name, "ours", name)) is None:
             return None
-        eager = ours if is_eager(self.device, self.compile) else self._ask(name, "eager", name)
+        eager = ours if runs_eagerly(self.device, self.compile) else self._ask(name, "eager", name)
         beside = self._ask(name, "plain", name) if plain.exists(name, self.workload) else None
         return Row(name, ours, eager, beside, ceilings)
 

@@ -14,6 +14,7 @@ from pseudocore.reproduce.bench import measure, tasks
 from pseudocore.reproduce.bench.measure import CountingModel, Timing, Work
 from pseudocore.reproduce.bench.workload import Workload
 from pseudocore.runtime import Compile
+from pseudocore.runtime.profiling import PeakMemory
 
 Way = Literal["ours", "eager", "plain"]
 """As asked by `compile`; our step with nothing captured or compiled; a plain loop of the same maths
@@ -71,7 +72,7 @@ class NotMeasuredError(Exception):
     """A measurement that could not be made, for want of memory above all."""
 
 
-def is_eager(device: str, compile: Compile) -> bool:
+def runs_eagerly(device: str, compile: Compile) -> bool:
     """Whether ours is the eager step itself: nothing is captured on a CPU, nor compiled unless
     asked.
     """
@@ -87,7 +88,7 @@ def fulfil(request: Request) -> Measured:
             tiny = request._replace(workload=_tiny(request.workload), compile="off")
             _task(tiny, tasks.problem_of(tiny.name, tiny.workload, "cpu")).take(0)
         problem = tasks.problem_of(request.name, request.workload, request.device)
-        memory = measure.Memory(problem.device)
+        memory = PeakMemory(problem.device)
         task = _task(request, problem)
         timing = measure.timed(task.take, problem.device, seconds=request.seconds)
         peak, note, num = memory.peak(), task.note(), task.num_inside

@@ -20,6 +20,7 @@ import torch
 
 from pseudocore.core.errors import ConfigError, PseudocoreError
 from pseudocore.reproduce.bench.requests import Measured, NotMeasuredError, Request, fulfil
+from pseudocore.runtime.warmup import import_ahead
 from pseudocore.store.files import decode_json, encode_json
 
 
@@ -59,8 +60,7 @@ def _ask(process: "subprocess.Popen[bytes]", request: Request) -> Measured:
 
 def serve() -> None:
     """Answer requests from standard input until it ends."""
-    import torch._dynamo  # noqa: F401  comes with the first gradient, and takes seconds
-
+    import_ahead()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever else is printed is no answer
     with contextlib.suppress(BrokenPipeError):  # nobody is left to answer
