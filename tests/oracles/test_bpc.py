@@ -301,7 +301,7 @@ def test_experts_that_stop_too_early_are_refused(
 def test_no_experts_are_refused(problem: Problem) -> None:
     with pytest.raises(
         ConfigError,
-        match="bpc-w learns from experts and was given none; .* `pseudocore experts gaussians",
+        match=r"bpc-w learns from experts and was given none; .* `pseudocore experts gaussians",
     ):
         BPCWasserstein().init(replace(problem, experts=None), Rng(0))
 
