@@ -62,7 +62,7 @@ def coresets(arguments: argparse.Namespace) -> Iterator[tuple[str, Coreset]]:
     """Names and coresets: those given, then those to be made."""
     for path in arguments.coresets:
         yield path.name.removesuffix(".safetensors"), api.load(path)
-    setup = words(arguments.setup)
+    setup = name_values(arguments.setup)
     for ipc in arguments.ipc if arguments.uniform else ():
         made = api.reduce(
             "uniform",
@@ -75,7 +75,7 @@ def coresets(arguments: argparse.Namespace) -> Iterator[tuple[str, Coreset]]:
         yield f"uniform-{made.provenance['setup']['data']}-ipc{ipc}-seed{arguments.seed}", made
 
 
-def words(pairs: Iterable[str]) -> dict[str, Any]:
+def name_values(pairs: Iterable[str]) -> dict[str, Any]:
     """`name=value` pairs; a value that is no JSON is a text."""
     found = {}
     for name, _, value in (pair.partition("=") for pair in pairs):

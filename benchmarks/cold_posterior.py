@@ -24,10 +24,10 @@ from cells import (
     coresets,
     diagnostics,
     fill,
+    name_values,
     scores,
     test_points,
     training_points,
-    words,
 )
 
 from pseudocore import api
@@ -108,7 +108,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, coreset in coresets(arguments):
         problem = api.build_problem(
-            coreset, arguments.data, device=arguments.device, **words(arguments.setup)
+            coreset, arguments.data, device=arguments.device, **name_values(arguments.setup)
         )
         path = arguments.out / f"cold-{name}.json"
         about = {

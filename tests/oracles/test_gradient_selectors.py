@@ -114,6 +114,7 @@ def apart(x: Array, order: int = 2) -> Array:
 
 
 # --- facility location
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_dimensions", [1, 4, 18])
@@ -233,6 +234,7 @@ def test_random_candidates(name: str, problem: Problem) -> None:
 
 
 # --- matching
+# --------------------------------------------------------------------------------------------------
 
 
 def pursue(g: Array, target: Array, num: int, ridge: float) -> tuple[list[int], Array]:
@@ -312,6 +314,7 @@ def test_glister(problem: Problem, name: str, step_size: float) -> None:
 
 
 # --- scores
+# --------------------------------------------------------------------------------------------------
 
 
 def scores(name: str, problem: Problem) -> Array:
@@ -388,6 +391,7 @@ def test_contextual_diversity(problem: Problem) -> None:
 
 
 # --- all of them
+# --------------------------------------------------------------------------------------------------
 
 
 def test_all_selectors_train_one_network(problem: Problem, cache: Any) -> None:

@@ -194,6 +194,7 @@ def test_inputs_are_the_networks(problem: Problem) -> None:
 
 
 # --- the shelf
+# --------------------------------------------------------------------------------------------------
 
 
 def test_it_is_trained_once(problem: Problem, cache: Any) -> None:

@@ -95,6 +95,7 @@ def exact(request: pytest.FixtureRequest) -> Exact:
 
 
 # --- posteriors
+# --------------------------------------------------------------------------------------------------
 
 
 def test_one_newton_step_is_the_exact_posterior_of_a_gaussian_model(exact: Exact) -> None:
@@ -214,6 +215,7 @@ def test_divergences_between_gaussians() -> None:
 
 
 # --- the gradient
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_exact_gradient_is_that_of_the_exact_kl(
@@ -346,6 +348,7 @@ def test_logistic_gradients_agree_where_the_posterior_is_narrow(make_problem: Ma
 
 
 # --- the optimum
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("covariance", ["draws", "moments"])
@@ -504,6 +507,7 @@ def test_the_prior_is_the_problems(make_problem: MakeProblem) -> None:
 
 
 # --- refusals
+# --------------------------------------------------------------------------------------------------
 
 
 def test_networks_are_refused(make_problem: MakeProblem) -> None:
@@ -548,6 +552,7 @@ def test_wrong_sizes_are_refused() -> None:
 
 
 # --- numbers that leave no posterior
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("covariance", ["moments", "draws"])

@@ -213,8 +213,13 @@ def test_memory_does_not_grow_with_the_steps_when_they_are_recomputed(recompute:
         def along() -> None:
             unroll.differentiate(
                 lambda thetas: (thetas[-1] - case.target).square().sum(),
-                *case.parts, case.theta, case.x, case.step_size, case.rng,
-                num_steps=num_steps, recompute=recompute,
+                *case.parts,
+                case.theta,
+                case.x,
+                case.step_size,
+                case.rng,
+                num_steps=num_steps,
+                recompute=recompute,
             )  # fmt: skip
 
         return peak_bytes(along)
