@@ -25,6 +25,7 @@ from pseudocore.core.registry import did_you_mean
 from pseudocore.core.types import Dataset, Preprocess
 
 Kind = Literal["none", "standard", "published", "zca"]
+Device = torch.device | str
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,10 @@ class Standardise:
     def describe(self) -> dict[str, Any]:
         if (
             self.mean.ndim == 1
-        ):  # tabular data can have thousands of features, and `kind` is enough to fit again
+        ):  # there may be thousands of features, and `kind` can be fitted again
             return {"kind": self.kind, "num_features": len(self.mean)}
-        return {
-            "kind": self.kind,
-            "mean": self.mean.flatten().tolist(),
-            "std": self.std.flatten().tolist(),
-        }
+        mean, std = self.mean.flatten().tolist(), self.std.flatten().tolist()
+        return {"kind": self.kind, "mean": mean, "std": std}
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,32 +93,29 @@ def make(
     kind: Kind,
     dataset: Dataset,
     *,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
     dtype: torch.dtype = torch.float32,
-    regularisation: float = 0.1,
 ) -> Preprocess:
-    """The preprocessing called `kind`, fitted on the training split, its tensors on `device` in
-    `dtype`.
-    """
+    """The preprocessing called `kind`, fitted on the training split."""
+    x = dataset.train.x
     if kind == "none":
         return Identity()
     if kind == "standard":
-        return fit_standardise(dataset.train.x, device=device, dtype=dtype)
+        return fit_standardise(x, device=device, dtype=dtype)
     if kind == "zca":
-        return fit_zca(dataset.train.x, regularisation, device=device, dtype=dtype)
+        return fit_zca(x, device=device, dtype=dtype)
     if kind == "published":
         return _published(dataset, device, dtype)
+    kinds = get_args(Kind)
     raise ConfigError(
-        f"unknown preprocessing {kind!r}{did_you_mean(kind, get_args(Kind))} (known: {', '.join(get_args(Kind))})"
+        f"unknown preprocessing {kind!r}{did_you_mean(kind, kinds)} (known: {', '.join(kinds)})",
+        code="unknown-preprocessing",
+        kind=kind,
     )
 
 
 def fit_standardise(
-    x: Tensor,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    block: int = 2048,
+    x: Tensor, *, device: Device = "cpu", dtype: torch.dtype = torch.float32, block: int = 2048
 ) -> Standardise:
     """Mean and standard deviation of each channel of images, or of each feature; constant ones keep
     std 1.
@@ -135,18 +130,23 @@ def fit_zca(
     x: Tensor,
     regularisation: float = 0.1,
     *,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
     dtype: torch.dtype = torch.float32,
     block: int = 2048,
 ) -> ZCA:
     """ZCA of images (n, channels, height, width), one block of float64 pixels in memory at a time."""
     if x.ndim != 4:
         raise ConfigError(
-            f"ZCA whitens images (n, channels, height, width), not inputs of shape {tuple(x.shape)}; use 'standard'"
+            f"ZCA whitens images (n, channels, height, width), not inputs {tuple(x.shape)}; use "
+            "'standard'",
+            code="not-images",
+            shape=tuple(x.shape),
         )
     if not regularisation > 0:
         raise ConfigError(
-            f"ZCA's regularisation must be above 0, not {regularisation}; 0.1 is customary"
+            f"ZCA's regularisation must be above 0, not {regularisation}; 0.1 is customary",
+            code="out-of-range",
+            regularisation=regularisation,
         )
     mean, pixel_std = _moments(x, device, block)  # (channels, height, width)
     std = _no_zeros(*reversed(_per_channel(mean, pixel_std)))
@@ -160,25 +160,27 @@ def fit_zca(
     eigenvalues, U = torch.linalg.eigh(covariance.div_(len(x)))
     scale = (eigenvalues.clamp(min=0) + regularisation * eigenvalues.mean()).sqrt()
     whitening, colouring = (U / scale) @ U.T, (U * scale) @ U.T
-    return ZCA(
-        mean.to(dtype), std.to(dtype), whitening.to(dtype), colouring.to(dtype), regularisation
-    )
+    mean, std, whitening, colouring = (m.to(dtype) for m in (mean, std, whitening, colouring))
+    return ZCA(mean, std, whitening, colouring, regularisation)
 
 
-def _published(dataset: Dataset, device: torch.device | str, dtype: torch.dtype) -> Standardise:
+def _published(dataset: Dataset, device: Device, dtype: torch.dtype) -> Standardise:
     """The constants in the papers' code; their std is well below that of CIFAR-10's pixels (.247,
     .243, .262).
     """
     if dataset.name not in ("cifar10", "cifar100"):
         raise ConfigError(
-            f"the published normalisation constants are those of cifar10 and cifar100, not of {dataset.name!r}; use 'standard'"
+            f"the published constants are those of cifar10 and cifar100, not of {dataset.name!r}; use "
+            "'standard'",
+            code="no-published-constants",
+            data=dataset.name,
         )
     mean = torch.tensor([0.4914, 0.4822, 0.4465], dtype=dtype, device=device)
     std = torch.tensor([0.2023, 0.1994, 0.2010], dtype=dtype, device=device)
     return Standardise(mean.view(3, 1, 1), std.view(3, 1, 1), "published")
 
 
-def _moments(x: Tensor, device: torch.device | str, block: int) -> tuple[Tensor, Tensor]:
+def _moments(x: Tensor, device: Device, block: int) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of every pixel or feature, float64; two passes, so large offsets
     cost no digits.
     """
@@ -192,7 +194,7 @@ def _moments(x: Tensor, device: torch.device | str, block: int) -> tuple[Tensor,
     return mean, (squares / len(x)).sqrt()
 
 
-def _blocks(x: Tensor, device: torch.device | str, block: int) -> Iterator[Tensor]:
+def _blocks(x: Tensor, device: Device, block: int) -> Iterator[Tensor]:
     for start in range(0, len(x), block):
         pixels = x[start : start + block].to(device).double()
         yield pixels / 255 if x.dtype == torch.uint8 else pixels

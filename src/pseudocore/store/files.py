@@ -94,13 +94,18 @@ def reserve(folder: Path, num_bytes: int, advice: str) -> None:
 
 def encode_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """JSON of nested mappings, sequences, paths, plain values, and one-element arrays or tensors."""
-    return json.dumps(_plain(value), indent=indent, sort_keys=sort_keys, allow_nan=False)
+    try:
+        return json.dumps(
+            value, default=_plain, indent=indent, sort_keys=sort_keys, allow_nan=False
+        )
+    except (TypeError, ValueError):  # a NaN, an infinity or an odd key
+        return json.dumps(_all_plain(value), indent=indent, sort_keys=sort_keys, allow_nan=False)
 
 
 def decode_json(text: str | bytes) -> Any:
     """The value of a JSON text; `ValueError` when it is not JSON."""
     try:
-        return _restored(json.loads(text))
+        return _restored(json.loads(text, object_hook=_restored_table))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -169,21 +174,31 @@ def read_toml(path: StrPath) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return dict(value)
     if isinstance(value, np.generic | Tensor):
-        return _plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return value.item()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    return value
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _all_plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _all_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_all_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return _all_plain(_plain(value))
+
+
+def _restored_table(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: _restored(entry) for key, entry in table.items()}
 
 
 def _restored(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _restored(entry) for key, entry in value.items()}
     if isinstance(value, list):
         return [_restored(entry) for entry in value]
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
