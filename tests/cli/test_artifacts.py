@@ -51,7 +51,7 @@ def test_what_is_no_coreset_file_is_told_from_a_damaged_one(
         sentence = refused(verb.format("out.npz"))
         assert "out.npz is no coreset file" in sentence
         assert "an archive, as export writes" in sentence
-        assert "give the run it came from or its coreset.safetensors" in sentence
+        assert "give a run or its coreset.safetensors" in sentence
         assert (
             "notes.txt is no coreset file, or a damaged one; give a run or its coreset.safetensors"
             in refused(verb.format("notes.txt"))
@@ -132,7 +132,7 @@ def _forge(**changes: Any) -> None:
         ({"setup": {}}, ["does not say what data it stands for"]),
         (
             {"setup": {"data": "gone.npz"}},
-            ["there is no file or folder gone.npz", "has moved", "--data"],
+            ["there is no file or folder gone.npz", "have moved", "--data"],
         ),
         ({"evaluate": "sgd"}, ["evaluate = 'sgd'"]),
         (

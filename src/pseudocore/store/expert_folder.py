@@ -10,7 +10,7 @@ import itertools
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -56,7 +56,7 @@ class ExpertFolder(ManifestFolder):
 
     kind = "pseudocore experts"
     noun = "experts"
-    schema = 1
+    entries: ClassVar = {"identity": dict}
 
     @classmethod
     def create(
@@ -80,7 +80,7 @@ class ExpertFolder(ManifestFolder):
                 _refuse_remains(path)
                 manifest = cls.new_manifest(command)
                 write_json(path / MANIFEST_FILE, {**manifest, "identity": given})
-            folder = cls(path, cls.read_manifest(path, identity=dict), lock)
+            folder = cls(path, cls.read_manifest(path), lock)
             if found := _differences(folder.identity, given):
                 raise RunError(
                     f"{path} holds experts that were trained otherwise ({'; '.join(found)}); "
@@ -95,7 +95,7 @@ class ExpertFolder(ManifestFolder):
     def open(cls, path: StrPath) -> "ExpertFolder":
         """The buffer in a folder, for reading."""
         path = Path(path)
-        return cls(path, cls.read_manifest(path, identity=dict))
+        return cls(path, cls.read_manifest(path))
 
     @classmethod
     def is_alike(cls, path: StrPath, identity: Mapping[str, Any]) -> bool:
