@@ -5,7 +5,8 @@ standardised, flattened image z = (x − μ) / σ, with μ the mean of every pix
 deviation of every channel:
 
 $$ C = \tfrac1n \textstyle\sum_i z_i z_i^\top = U \operatorname{diag}(\lambda) U^\top, \qquad
-   \operatorname{zca}(x) = U \operatorname{diag}\big((\lambda + \varepsilon \bar\lambda)^{-1/2}\big) U^\top z $$
+   \operatorname{zca}(x)
+   = U \operatorname{diag}\big((\lambda + \varepsilon \bar\lambda)^{-1/2}\big) U^\top z $$
 
 with ε = `regularisation` and λ̄ the mean eigenvalue, so ε has no unit. The inverse is exact: the
 same product with (λ + ελ̄)^{+1/2}. Fitting streams over blocks and sums in float64: d² memory and
@@ -44,7 +45,7 @@ class Identity:
 
 @dataclass(frozen=True, eq=False)
 class Standardise:
-    """(x − mean) / std, both shaped to broadcast over one input: (channels, 1, 1) or (features,)."""
+    """(x − mean) / std, shaped to broadcast over one input: (channels, 1, 1) or (features,)."""
 
     mean: Tensor
     std: Tensor
@@ -57,9 +58,7 @@ class Standardise:
         return x * self.std.to(x) + self.mean.to(x)
 
     def describe(self) -> dict[str, Any]:
-        if (
-            self.mean.ndim == 1
-        ):  # there may be thousands of features, and `kind` can be fitted again
+        if self.mean.ndim == 1:  # there may be thousands; `kind` can be fitted again
             return {"kind": self.kind, "num_features": len(self.mean)}
         mean, std = self.mean.flatten().tolist(), self.std.flatten().tolist()
         return {"kind": self.kind, "mean": mean, "std": std}
@@ -67,9 +66,7 @@ class Standardise:
 
 @dataclass(frozen=True, eq=False)
 class ZCA:
-    """The module's whitening; `mean` is one image, `std` (channels, 1, 1), both maps symmetric (d,
-    d).
-    """
+    """The module's whitening; `mean` is one image, `std` (channels, 1, 1), the maps (d, d)."""
 
     mean: Tensor
     std: Tensor
@@ -107,19 +104,16 @@ def make(
     if kind == "published":
         return _published(dataset, device, dtype)
     kinds = get_args(Kind)
-    raise ConfigError(
-        f"unknown preprocessing {kind!r}{did_you_mean(kind, kinds)} (known: {', '.join(kinds)})",
-        code="unknown-preprocessing",
-        kind=kind,
+    message = (
+        f"unknown preprocessing {kind!r}{did_you_mean(kind, kinds)} (known: {', '.join(kinds)})"
     )
+    raise ConfigError(message, code="unknown-preprocessing", kind=kind)
 
 
 def fit_standardise(
     x: Tensor, *, device: Device = "cpu", dtype: torch.dtype = torch.float32, block: int = 2048
 ) -> Standardise:
-    """Mean and standard deviation of each channel of images, or of each feature; constant ones keep
-    std 1.
-    """
+    """Moments of each channel of images, or of each feature; constant ones keep std 1."""
     mean, std = _moments(x, device, block)
     if x.ndim == 4:
         mean, std = _per_channel(mean, std)
@@ -134,20 +128,14 @@ def fit_zca(
     dtype: torch.dtype = torch.float32,
     block: int = 2048,
 ) -> ZCA:
-    """ZCA of images (n, channels, height, width), one block of float64 pixels in memory at a time."""
+    """ZCA of images (n, channels, height, width), with one block of float64 pixels in memory."""
     if x.ndim != 4:
-        raise ConfigError(
-            f"ZCA whitens images (n, channels, height, width), not inputs {tuple(x.shape)}; use "
-            "'standard'",
-            code="not-images",
-            shape=tuple(x.shape),
-        )
+        shape = tuple(x.shape)
+        message = f"ZCA whitens images (n, channels, height, width), not {shape}; use 'standard'"
+        raise ConfigError(message, code="not-images", shape=shape)
     if not regularisation > 0:
-        raise ConfigError(
-            f"ZCA's regularisation must be above 0, not {regularisation}; 0.1 is customary",
-            code="out-of-range",
-            regularisation=regularisation,
-        )
+        message = f"ZCA's regularisation must be above 0, not {regularisation}; 0.1 is customary"
+        raise ConfigError(message, code="out-of-range", regularisation=regularisation)
     mean, pixel_std = _moments(x, device, block)  # (channels, height, width)
     std = _no_zeros(*reversed(_per_channel(mean, pixel_std)))
     d = mean.numel()
@@ -165,25 +153,18 @@ def fit_zca(
 
 
 def _published(dataset: Dataset, device: Device, dtype: torch.dtype) -> Standardise:
-    """The constants in the papers' code; their std is well below that of CIFAR-10's pixels (.247,
-    .243, .262).
-    """
+    """The constants in the papers' code; the std of CIFAR-10's pixels is (.247, .243, .262)."""
     if dataset.name not in ("cifar10", "cifar100"):
-        raise ConfigError(
-            f"the published constants are those of cifar10 and cifar100, not of {dataset.name!r}; use "
-            "'standard'",
-            code="no-published-constants",
-            data=dataset.name,
-        )
+        message = "the published constants are those of cifar10 and cifar100"
+        message = f"{message}, not of {dataset.name!r}; use 'standard'"
+        raise ConfigError(message, code="no-published-constants", data=dataset.name)
     mean = torch.tensor([0.4914, 0.4822, 0.4465], dtype=dtype, device=device)
     std = torch.tensor([0.2023, 0.1994, 0.2010], dtype=dtype, device=device)
     return Standardise(mean.view(3, 1, 1), std.view(3, 1, 1), "published")
 
 
 def _moments(x: Tensor, device: Device, block: int) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of every pixel or feature, float64; two passes, so large offsets
-    cost no digits.
-    """
+    """Mean and standard deviation of every pixel or feature, float64; two passes for precision."""
     total = torch.zeros(x.shape[1:], dtype=torch.float64, device=device)
     for pixels in _blocks(x, device, block):
         total += pixels.sum(0)
@@ -201,9 +182,7 @@ def _blocks(x: Tensor, device: Device, block: int) -> Iterator[Tensor]:
 
 
 def _per_channel(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Moments of whole channels, (channels, 1, 1), from those of their pixels: variance within plus
-    variance between.
-    """
+    """Moments of whole channels, (channels, 1, 1): variance within plus variance between pixels."""
     channel_mean = mean.mean((1, 2), keepdim=True)
     variance = (std.square() + (mean - channel_mean).square()).mean((1, 2), keepdim=True)
     return channel_mean, variance.sqrt()

@@ -60,7 +60,7 @@ def write_tensors(
 
 
 def read_tensors(path: StrPath, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header of a file of `write_tensors`, copied so that they are aligned in memory."""
+    """Tensors and header of a file of `write_tensors`, copied so that they are aligned."""
     path = Path(path)
     try:
         with reading(path):

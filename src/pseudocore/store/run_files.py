@@ -71,7 +71,7 @@ class CheckpointFile:
 
 
 class MetricsFile:
-    """One JSON object a line, `step` first; no times, so a resumed run's equals an uninterrupted's."""
+    """One JSON object a line, `step` first; a resumed run writes an uninterrupted one's."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

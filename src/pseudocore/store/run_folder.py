@@ -54,7 +54,7 @@ _FILES = (MANIFEST_FILE, CHECKPOINT_FILE, CORESET_FILE, METRICS_FILE, CONFIG_FIL
 
 
 class Run(ManifestFolder):
-    """A run folder: `create` gives one to write, locked against other writers; `open` one to read."""
+    """A run folder: `create` gives one to write, locked against others; `open` one to read."""
 
     kind = "pseudocore run"
     noun = "run"
@@ -169,7 +169,7 @@ class Run(ManifestFolder):
         self._metrics.append(step, values)
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop the lines after `step` and an unfinished last one: a resumed run logs these again."""
+        """Drop the lines after `step`, which a resumed run logs again, and an unfinished one."""
         self._metrics.truncate(step)
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -233,7 +233,7 @@ def stash(path: Path) -> None:
 
 
 def settle(path: Path) -> bool:
-    """Drop the stashed run once there is a coreset; restore it, and say so, without a checkpoint."""
+    """Drop the stashed run once there is a coreset; restore it, and say so, if nothing is saved."""
     aside = path / _REPLACED
     if not aside.exists():
         return False
