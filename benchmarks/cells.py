@@ -17,8 +17,7 @@ from pseudocore.core.errors import PseudocoreError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Examples
-from pseudocore.evaluation.metrics import measure
-from pseudocore.evaluation.robustness import in_batches
+from pseudocore.evaluation.metrics import in_batches, measure
 from pseudocore.inference.choose import held_out
 from pseudocore.inference.diagnostics import diagnose
 from pseudocore.inference.predict import Predictive
@@ -63,7 +62,7 @@ def coresets(arguments: argparse.Namespace) -> Iterator[tuple[str, Coreset]]:
     """Names and coresets: those given, then those to be made."""
     for path in arguments.coresets:
         yield path.name.removesuffix(".safetensors"), api.load(path)
-    setup = words(arguments.setup)
+    setup = name_values(arguments.setup)
     for ipc in arguments.ipc if arguments.uniform else ():
         made = api.reduce(
             "uniform",
@@ -76,7 +75,7 @@ def coresets(arguments: argparse.Namespace) -> Iterator[tuple[str, Coreset]]:
         yield f"uniform-{made.provenance['setup']['data']}-ipc{ipc}-seed{arguments.seed}", made
 
 
-def words(pairs: Iterable[str]) -> dict[str, Any]:
+def name_values(pairs: Iterable[str]) -> dict[str, Any]:
     """`name=value` pairs; a value that is no JSON is a text."""
     found = {}
     for name, _, value in (pair.partition("=") for pair in pairs):

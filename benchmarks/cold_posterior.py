@@ -24,17 +24,17 @@ from cells import (
     coresets,
     diagnostics,
     fill,
+    name_values,
     scores,
     test_points,
     training_points,
-    words,
 )
 
 from pseudocore import api
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import Coreset, Examples
+from pseudocore.evaluation.metrics import in_batches
 from pseudocore.evaluation.published_metrics import published_scores
-from pseudocore.evaluation.robustness import in_batches
 
 TEMPERATURES = (1.0, 0.1, 0.01, 0.3, 0.03, 0.001)
 """The coarse grid first: a cell that no longer fits the time is one between others."""
@@ -108,7 +108,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, coreset in coresets(arguments):
         problem = api.build_problem(
-            coreset, arguments.data, device=arguments.device, **words(arguments.setup)
+            coreset, arguments.data, device=arguments.device, **name_values(arguments.setup)
         )
         path = arguments.out / f"cold-{name}.json"
         about = {
@@ -181,9 +181,9 @@ def draw(record: dict[str, Any], path: Path) -> None:
     """NLL on held-out training points over temperature, a line a prior, the published protocol as a
     level.
     """
-    from pseudocore.report.chain_plots import Sweep, temperatures
+    from pseudocore.report.evaluation_figures import temperatures
 
-    lines: dict[str, dict[float, float]] = {}
+    lines: dict[str, dict[float, tuple[float, None]]] = {}
     level = None
     for cell in record["cells"]:
         if "error" in cell:
@@ -192,15 +192,10 @@ def draw(record: dict[str, Any], path: Path) -> None:
             level = ("published protocol, true NLL", cell["held_out"]["nll"])
         else:
             key = cell["key"]
-            lines.setdefault(f"{key['prior']} {key['prior_scale']:g}", {})[key["temperature"]] = (
-                cell["held_out"]["nll"]
-            )
+            line = lines.setdefault(f"{key['prior']} {key['prior_scale']:g}", {})
+            line[key["temperature"]] = cell["held_out"]["nll"], None
     if lines:
-        sweeps = [
-            Sweep(label, sorted(line), [line[at] for at in sorted(line)])
-            for label, line in lines.items()
-        ]
-        path.write_bytes(temperatures("NLL on held-out training points", sweeps, level=level))
+        path.write_bytes(temperatures("NLL on held-out training points", lines, level))
 
 
 if __name__ == "__main__":

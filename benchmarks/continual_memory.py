@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from cells import words
+from cells import name_values
 
 from pseudocore import api
 from pseudocore.data import load
@@ -50,10 +50,10 @@ def run(method: str, arguments: argparse.Namespace) -> None:
     table = {
         "method": method,
         "data": arguments.data,
-        "setup": words(arguments.setup),
+        "setup": name_values(arguments.setup),
         "options": {"per_class": arguments.ipc},
     }
-    reduction, options = api.Reduction.from_config(table), words(arguments.set)
+    reduction, options = api.Reduction.from_config(table), name_values(arguments.set)
     began = time.monotonic()
 
     def say(stage: Stage) -> None:

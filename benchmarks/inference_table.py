@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from cells import Cell, add_arguments, coresets, fill, words
+from cells import Cell, add_arguments, coresets, fill, name_values
 
 from pseudocore import api
 from pseudocore.core.types import Coreset, Dataset, Examples
-from pseudocore.evaluation.tables import format_metric
+from pseudocore.evaluation.names import format_metric
 
 INFERENCES = ("last-layer-vi", "laplace", "sgd", "ensemble", "sgld", "a-sghmc", "hmc")
 AUGMENTED = "a-sghmc"
@@ -64,7 +64,7 @@ def main() -> None:
         }
         path = arguments.out / f"inference-{name}.json"
         data = api.build_problem(
-            coreset, arguments.data, device=arguments.device, **words(arguments.setup)
+            coreset, arguments.data, device=arguments.device, **name_values(arguments.setup)
         ).data
         data = replace(
             data,
@@ -81,10 +81,10 @@ def jobs(
         for inference in arguments.inference:
             own = {
                 name.removeprefix(f"{inference}."): value
-                for name, value in words(arguments.set).items()
+                for name, value in name_values(arguments.set).items()
                 if name.startswith(f"{inference}.")
             }
-            setup = words(arguments.setup) | ({"model": model} if model is not None else {})
+            setup = name_values(arguments.setup) | ({"model": model} if model is not None else {})
             if inference == AUGMENTED and arguments.augment:
                 setup["augment"] = arguments.augment
             key = {"model": model or "own", "inference": inference, "options": own}

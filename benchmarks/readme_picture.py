@@ -16,7 +16,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from pseudocore.core.types import Coreset
-from pseudocore.evaluation.tables import comparison, format_metric
+from pseudocore.evaluation.names import format_metric
+from pseudocore.evaluation.tables import comparison
 from pseudocore.store.run_folder import Run
 
 ROWS = {"uniform": "uniform\nten real digits", "vbpc": "VBPC\nten learned digits"}

@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cells import words
+from cells import name_values
 from cold_posterior import published_options
 
 from pseudocore import api, presets
@@ -75,7 +75,7 @@ def fill(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.experts.exists():
         return {}
     table = presets.read(arguments.presets[0])
-    setup = {**table["setup"], **words(arguments.setup)}
+    setup = {**table["setup"], **name_values(arguments.setup)}
     found = api.experts(
         table["data"],
         out=arguments.experts,
@@ -89,8 +89,12 @@ def fill(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def run(name: str, stem: str, trained: dict[str, Any], arguments: argparse.Namespace) -> None:
     table = presets.read(name)
-    table["setup"] = {**table["setup"], **words(arguments.setup), "experts": str(arguments.experts)}
-    table["options"] = {**table["options"], **words(arguments.set)}
+    table["setup"] = {
+        **table["setup"],
+        **name_values(arguments.setup),
+        "experts": str(arguments.experts),
+    }
+    table["options"] = {**table["options"], **name_values(arguments.set)}
     reduction = api.Reduction.from_config(table)
     data = load(reduction.setup.data)
     problem = setups.build(reduction.setup, data)
@@ -124,7 +128,7 @@ def run(name: str, stem: str, trained: dict[str, Any], arguments: argparse.Names
         )
         evaluations[protocol], times[protocol] = found, round(time.monotonic() - began, 1)
     record = {
-        "preset": name, "changes": {"setup": words(arguments.setup), "options": words(arguments.set)}, "config": reduction.to_config(),
+        "preset": name, "changes": {"setup": name_values(arguments.setup), "options": name_values(arguments.set)}, "config": reduction.to_config(),
         "status": made["status"], "note": made["note"], "num_steps": made["num_steps"], "seconds": times, "experts": trained,
         "peak_memory_mib": made["peak_memory_mib"], "evaluations": evaluations,
         "date": str(date.today()), "commit": arguments.commit, "hardware": hardware(), "versions": versions(),

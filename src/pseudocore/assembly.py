@@ -22,7 +22,7 @@ from pseudocore.data import DSA, load
 from pseudocore.data import preprocessing as whiten
 from pseudocore.models import custom
 from pseudocore.runtime.profiling import stage
-from pseudocore.runtime.warmup import waking
+from pseudocore.runtime.warmup import warming_up
 from pseudocore.store.cache import user_cache
 from pseudocore.store.expert_folder import ExpertFolder
 
@@ -154,7 +154,7 @@ def build(
     """
     config.check(setup)
     where = _device(device)
-    with waking(where, reduced=setup.precision == "bf16"):
+    with warming_up(where, reduced=setup.precision == "bf16"):
         if data is None:
             with stage("load"):
                 data = load(setup.data, root=root)
@@ -311,7 +311,7 @@ def _own_data(setup: Setup) -> Dataset:
             return load(setup.data)
     except DataError as error:
         raise DataError(
-            f"{error}; if the data of the coreset have moved, say where they are (--data)",
+            f"{error}; if the coreset's data has moved, say where it is (--data)",
             code=error.code,
             **error.fields,
         ) from error

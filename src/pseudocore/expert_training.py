@@ -1,9 +1,11 @@
-"""Training a folder of experts."""
+"""Experts: a folder of them trained on request, and those that a reduction needs."""
 
+import dataclasses
 import shlex
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
@@ -12,13 +14,26 @@ from pseudocore.assembly import Data, Setup, build, check_data
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
-from pseudocore.core.types import Dataset
-from pseudocore.evaluation.metrics import measure, spreads
-from pseudocore.evaluation.robustness import in_batches
+from pseudocore.core.types import Dataset, NeedsExperts
+from pseudocore.evaluation.metrics import in_batches, measure, spreads
 from pseudocore.models import custom
+from pseudocore.progress import progress as progress_bar
 from pseudocore.runtime import Compile
-from pseudocore.store.expert_folder import ExpertFolder, Storage
-from pseudocore.training.experts import OnEpoch, OnStart, Trainer, Training, fill, identity
+from pseudocore.runtime.profiling import stage
+from pseudocore.store.expert_folder import ExpertFolder, MappedExperts, Storage
+from pseudocore.store.run_folder import Run
+from pseudocore.training.experts import (
+    OnEpoch,
+    Resident,
+    Trainer,
+    Training,
+    fill,
+    identity,
+    train,
+)
+
+MAX_MEMORY_SHARE = 0.5
+"""Share of a GPU's free memory that snapshots may take."""
 
 
 def train_experts(
@@ -35,7 +50,7 @@ def train_experts(
     compile: Compile = "auto",
     overwrite: bool = False,
     command: str = "",
-    on_start: OnStart = lambda done, total: None,
+    progress: bool = False,
     on_epoch: OnEpoch = lambda done, numbers: None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -58,7 +73,7 @@ def train_experts(
         compile: `auto`, `on` or `off`.
         overwrite: Replace experts in the folder that were trained otherwise.
         command: Command line to keep with the experts. Defaults to one with the same effect.
-        on_start: Called with the number of epochs already trained and the total.
+        progress: Whether to draw a progress bar.
         on_epoch: Called with the number of epochs trained so far and numbers to show.
         **options: Fields of `Setup` (`model`, `preprocess`, ...) and of `Training` (`loss`, ...).
 
@@ -88,7 +103,21 @@ def train_experts(
         setup, training, num=num, epochs=epochs, seed=seed, storage=storage, out=out
     )
     identified = identity(problem, training, seed, storage)
-    with ExpertFolder.create(out, identified, overwrite=overwrite, command=command) as folder:
+    callbacks = [on_epoch]
+    with (
+        ExpertFolder.create(out, identified, overwrite=overwrite, command=command) as folder,
+        ExitStack() as shown,
+    ):
+
+        def draw_bar(done: int, total: int) -> None:
+            if progress:
+                bar = progress_bar(f"experts on {setup.data}", total, done)
+                callbacks.append(shown.enter_context(bar))
+
+        def report(done: int, numbers: dict[str, float]) -> None:
+            for callback in callbacks:
+                callback(done, numbers)
+
         began = time.monotonic()
         trained = fill(
             folder,
@@ -96,8 +125,8 @@ def train_experts(
             num=num,
             num_epochs=epochs,
             group=group,
-            on_start=on_start,
-            on_epoch=on_epoch,
+            on_start=draw_bar,
+            on_epoch=report,
         )
         seconds = time.monotonic() - began
         found = folder.mapped(problem)
@@ -111,6 +140,73 @@ def train_experts(
             "bytes": folder.size(),
             **spreads(_expert_scores(folder, problem)),
         }
+
+
+def with_experts(
+    problem: Problem,
+    method: Any,
+    setup: Setup,
+    *,
+    seed: int,
+    run: Run | None = None,
+    on_epoch: OnEpoch = lambda done, numbers: None,
+) -> Problem:
+    """The problem with the experts its method needs, if it needs any: its own, else new ones, which
+    are kept in RUN/experts.
+
+    On a GPU they are held in memory, when they fit, so that a captured step can read them.
+    """
+    if not isinstance(method, NeedsExperts):
+        return problem
+    with stage("experts", problem.device):
+        found = problem.experts
+        if found is None:
+            found = _trained(problem, method, setup, seed, run, on_epoch)
+        if isinstance(found, MappedExperts):
+            found = found if run is None else _as_begun(found, run)
+            if problem.device.type == "cuda":
+                free, _ = torch.cuda.mem_get_info(problem.device)
+                if found.num_bytes(method.expert_epochs) <= MAX_MEMORY_SHARE * free:
+                    found = Resident(found.load(method.expert_epochs), problem.dtype)
+    return dataclasses.replace(problem, experts=found)
+
+
+def _trained(
+    problem: Problem,
+    method: NeedsExperts,
+    setup: Setup,
+    seed: int,
+    run: Run | None,
+    on_epoch: OnEpoch,
+) -> MappedExperts | Resident:
+    """New experts, by the published training on the loss the method asks for."""
+    training = Training(loss=cast(Any, method.expert_loss))
+    num, epochs = method.num_experts, method.expert_epochs
+    if run is None:
+        return train(problem, training, num=num, num_epochs=epochs, seed=seed)
+    path, identified = run.path / "experts", identity(problem, training, seed, "float32")
+    command = experts_command(setup, training, num=num, epochs=epochs, seed=seed, out=path)
+    # The run's configuration decides the identity: experts of another one are left over.
+    overwrite = not ExpertFolder.is_alike(path, identified)
+    with ExpertFolder.create(path, identified, overwrite=overwrite, command=command) as folder:
+        trainer = Trainer(problem, training, seed)
+        fill(folder, trainer, num=num, num_epochs=epochs, on_epoch=on_epoch)
+        return folder.mapped(problem)
+
+
+def _as_begun(found: MappedExperts, run: Run) -> MappedExperts:
+    """As many as the run began with: the folder may grow while a run is interrupted."""
+    begun = run.manifest.get("experts", {}).get("num_experts", found.num_experts)
+    if begun > found.num_experts:
+        raise ConfigError(
+            f"{run.path} was begun with {begun} experts, but {found.folder} now holds "
+            f"{found.num_experts}; bring them back",
+            code="experts-missing",
+            begun=begun,
+            found=found.num_experts,
+        )
+    run.update_manifest(experts={"folder": str(found.folder), "num_experts": begun})
+    return found.first(begun)
 
 
 def experts_command(setup: Setup, training: Training, **flags: Any) -> str:

@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -15,14 +15,13 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Budgeted, NeedsExperts, Selector
-from pseudocore.expert_training import experts_command
+from pseudocore.expert_training import with_experts
 from pseudocore.presets import read as read_preset
 from pseudocore.runtime import profiling
 from pseudocore.runtime.loop import Outcome, run
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.folders import versions
 from pseudocore.store.run_folder import Run
-from pseudocore.training.experts import Training, with_experts
 
 OnLog = Callable[[int, dict[str, float]], None]
 
@@ -101,9 +100,9 @@ def run_reduction(
         problem = with_experts(
             problem,
             method,
+            reduction.setup,
             seed=reduction.seed,
             run=folder,
-            command=_experts_command(reduction, folder),
             on_epoch=lambda done, numbers: on_log(0, numbers),
         )
         if isinstance(method, Selector):
@@ -152,21 +151,6 @@ def _check_experts(reduction: Reduction, problem: Problem) -> None:
             num_epochs=problem.experts.num_epochs,
             needed=needed,
         )
-
-
-def _experts_command(reduction: Reduction, folder: Run | None) -> str:
-    """The command line that would train the experts of a run, if it trains any."""
-    method = reduction.method
-    if folder is None or not isinstance(method, NeedsExperts):
-        return ""
-    return experts_command(
-        reduction.setup,
-        Training(loss=cast(Any, method.expert_loss)),
-        num=method.num_experts,
-        epochs=method.expert_epochs,
-        seed=reduction.seed,
-        out=folder.path / "experts",
-    )
 
 
 def _check_reach(outcome: Outcome, problem: Problem) -> Outcome:

@@ -1,76 +1,58 @@
-"""pseudocore experts: trained, told of, taken up, extended, used and refused."""
+"""pseudocore experts: trained, shown, resumed, extended, used and refused."""
 
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.training.experts import Trainer
 
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[[str], Said]
+Cli = Callable[[str], Any]
 Refused = Callable[[str], str]
 
-WORDS = "--model mlp --width 8"
-EXPERTS = f"experts digits {WORDS} --num 2 --epochs 3 --out buffer"
+MLP = "--model mlp --width 8"
+EXPERTS = f"experts digits {MLP} --num 2 --epochs 3 --out buffer"
+REDUCE = "reduce bpc-fkl digits --model mlp --ipc 1 --num-steps 2 --num-inner-steps 2 --num-draws 2"
 
 
-def test_experts_are_trained_and_told_of(done: Cli) -> None:
+def test_experts_are_trained_and_shown(done: Cli) -> None:
     said = done(EXPERTS)
     scores = r"train loss \d\.\d{3} ± \.\d{3}  accuracy \.\d{3} ± \.\d{3}"
-    assert re.fullmatch(
-        rf"2 experts of 3 epochs in buffer \(0\.0 MiB\)  {scores}  \([\d.]+ s, [\d,]+ images/s\)\n",
-        said.out,
-    )
-    assert (
-        said.err
-        == "next: pseudocore reduce METHOD DATA --experts buffer --model mlp --width 8 --out RUN\n"
-    )
+    size = r"2 experts of 3 epochs in buffer \(0\.0 MiB\)"
+    assert re.fullmatch(rf"{size}  {scores}  \([\d.]+ s, [\d,]+ images/s\)\n", said.out)
+    following = f"--experts buffer {MLP} --out RUN\n"
+    assert said.err == f"next: pseudocore reduce METHOD DATA {following}"
     assert "nothing was missing" in done(EXPERTS).out
 
 
-def test_json_is_one_document(done: Cli) -> None:
+def test_json_is_one_document_and_what_is_missing_is_trained(done: Cli) -> None:
     said = done(f"{EXPERTS} --json")
     facts = json.loads(said.out)
     assert facts.keys() == {
-        "experts", "num_experts", "num_epochs", "trained_epochs", "seconds", "images_per_second", "bytes", "train_loss", "accuracy"
+        "experts", "num_experts", "num_epochs", "trained_epochs", "seconds", "images_per_second",
+        "bytes", "train_loss", "accuracy",
     }  # fmt: skip
     assert facts["accuracy"].keys() == {"mean", "sd"}
     assert 0 < facts["accuracy"]["mean"] < 1
     assert said.err == ""
-
-
-def test_more_of_them_and_more_epochs(done: Cli) -> None:
-    done(EXPERTS)
-    grown = json.loads(done(f"experts digits {WORDS} --num 3 --epochs 4 --out buffer --json").out)
+    grown = json.loads(done(f"experts digits {MLP} --num 3 --epochs 4 --out buffer --json").out)
     assert (grown["num_experts"], grown["num_epochs"], grown["trained_epochs"]) == (3, 4, 2 + 4)
 
 
 def test_settings_reach_training(done: Cli) -> None:
     done(
-        "experts digits --model convnet3 --width 4 --norm batch --preprocess zca --augment crop_scale --no-siamese --loss focal --lr .1 "
-        "--momentum .5 --weight-decay .01 --batch-size 100 --storage bfloat16 --seed 7 --group 2 --num 2 --epochs 1 --out buffer"
+        "experts digits --model convnet3 --width 4 --norm batch --preprocess zca --no-siamese "
+        "--augment crop_scale --loss focal --lr .1 --momentum .5 --weight-decay .01 "
+        "--batch-size 100 --storage bfloat16 --seed 7 --group 2 --num 2 --epochs 1 --out buffer"
     )
     identity = ExpertFolder.open("buffer").identity
-    assert identity["training"] == {
-        "loss": "focal",
-        "lr": 0.1,
-        "momentum": 0.5,
-        "weight_decay": 0.01,
-        "batch_size": 100,
-    }
-    assert identity["model"]["width"] == 4
-    assert identity["model"]["norm"] == "batch"
+    numbers = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01, "batch_size": 100}
+    assert identity["training"] == {"loss": "focal", **numbers}
+    assert (identity["model"]["width"], identity["model"]["norm"]) == (4, "batch")
     assert identity["preprocess"]["kind"] == "zca"
     assert identity["augment"]["strategy"] == "crop_scale"
     assert identity["augment"]["siamese"] is False
@@ -102,7 +84,7 @@ def test_interrupted_it_keeps_what_it_has(
         said = cli(f"{EXPERTS} --overwrite")
     assert said.code == 130
     assert said.out == ""
-    assert said.err == f"interrupted; what was trained is kept, go on with: pseudocore {EXPERTS}\n"
+    assert said.err == f"interrupted; what was trained is kept, resume with: pseudocore {EXPERTS}\n"
     assert ExpertFolder.open("buffer").epochs() == {0: 3, 1: 1}
     assert json.loads(done(f"{EXPERTS} --json").out)["trained_epochs"] == 2
 
@@ -123,7 +105,7 @@ def test_interrupted_it_keeps_what_it_has(
         ("reduce uniform digits --out run --experts buffer", ["there is no folder buffer"]),
     ],
 )
-def test_wrong_words_are_answered(
+def test_wrong_command_lines(
     refused: Refused, own_world: Path, line: str, words: list[str]
 ) -> None:
     sentence = refused(line)
@@ -132,66 +114,49 @@ def test_wrong_words_are_answered(
     assert not list(own_world.iterdir())
 
 
-def test_an_explosion_is_a_sentence(refused: Refused) -> None:
-    assert "expert 0 became NaN or infinite in epoch 1, trained with lr = 1e+30" in refused(
-        f"{EXPERTS} --lr 1e30"
-    )
+def test_divergence_is_a_sentence(refused: Refused) -> None:
+    sentence = refused(f"{EXPERTS} --lr 1e30")
+    assert "expert 0 became NaN or infinite in epoch 1, trained with lr = 1e+30" in sentence
 
 
 # --- used
-# -------------------------------------------------------------------------------------------------------------
-
-REDUCE = f"reduce bpc-fkl digits {WORDS} --ipc 1 --num-steps 2 --num-inner-steps 2 --num-draws 2 --max-start 2"
 
 
-def test_a_method_uses_them(done: Cli) -> None:
+def test_a_method_uses_them_or_trains_its_own(done: Cli) -> None:
     done(EXPERTS)
-    done(f"{REDUCE} --experts buffer --out run")
+    done(f"{REDUCE} --width 8 --max-start 2 --experts buffer --out run")
     assert 'experts = "buffer"' in Path("run/config.toml").read_text()
     assert not Path("run/experts").exists()
     done("evaluate run --inference sgd --num-steps 2 --seeds 1")
+    done(f"{REDUCE} --width 8 --max-start 2 --num-experts 2 --out own")
+    assert ExpertFolder.open("own/experts").epochs() == {0: 2, 1: 2}
+    done(f"{REDUCE} --width 8 --max-start 2 --experts own/experts --out again")
 
 
-def test_a_method_trains_its_own(done: Cli) -> None:
-    done(f"{REDUCE} --num-experts 2 --out run")
-    assert ExpertFolder.open("run/experts").epochs() == {0: 2, 1: 2}
-    done(f"{REDUCE} --experts run/experts --out again")
-
-
-def test_what_does_not_fit_leaves_no_run_behind(done: Cli, refused: Refused) -> None:
+def test_what_does_not_fit_leaves_no_run_behind(
+    done: Cli, refused: Refused, npz: Callable[..., str]
+) -> None:
     done(EXPERTS)
-    assert "model.width: stored 8, given 16" in refused(
-        f"{REDUCE} --width 16 --experts buffer --out run".replace("--width 8 ", "")
-    )
-    assert "preprocess.kind: stored 'standard', given 'none'" in refused(
-        f"{REDUCE} --preprocess none --experts buffer --out run"
-    )
-    sentence = refused(
-        f"{REDUCE} --max-start 20 --experts buffer --out run".replace("--max-start 2 ", "")
-    )
-    assert (
-        "the experts in buffer were kept for 3 epochs, but bpc-fkl with max_start=20 needs 20"
-        in sentence
-    )
+    for words, answer in {
+        "--width 16 --max-start 2": "model.width: stored 8, given 16",
+        "--width 8 --preprocess none --max-start 2": "preprocess.kind: stored 'standard', given",
+        "--width 8 --max-start 20": "trained for 3 epochs, but bpc-fkl with these options needs 20",
+    }.items():
+        sentence = refused(f"{REDUCE} {words} --experts buffer --out run")
+        assert answer in sentence
     (command,) = re.findall(r"run `pseudocore (.*)`", sentence)
     assert not Path("run").exists()
     assert json.loads(done(f"{command} --json").out)["num_epochs"] == 20
-
-
-def test_another_data_sets_experts_are_refused(
-    done: Cli, refused: Refused, npz: Callable[..., str]
-) -> None:
-    path = npz("mine")
-    done(f"experts {path} {WORDS} --num 1 --epochs 3 --out buffer")
-    sentence = refused(f"{REDUCE} --experts buffer --out run")
-    assert "the experts in buffer do not fit: they were trained on other data" in sentence
+    done(f"experts {npz('mine')} {MLP} --num 1 --epochs 3 --out other")
+    sentence = refused(f"{REDUCE} --width 8 --max-start 2 --experts other --out run")
+    assert "the experts in other do not fit: they were trained on other data" in sentence
 
 
 def test_a_damaged_shard_is_a_sentence(done: Cli, refused: Refused) -> None:
     done(EXPERTS)
     shard = Path("buffer/expert-0001.safetensors")
     shard.write_bytes(shard.read_bytes()[:-1])
-    for line in (f"{REDUCE} --experts buffer --out run", EXPERTS):
+    for line in (f"{REDUCE} --width 8 --max-start 2 --experts buffer --out run", EXPERTS):
         assert "expert-0001.safetensors is truncated, damaged" in refused(line)
     shard.unlink()
     assert json.loads(done(f"{EXPERTS} --json").out)["trained_epochs"] == 3

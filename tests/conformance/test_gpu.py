@@ -15,7 +15,7 @@ from pseudocore.testing.methods import bits
 
 pytestmark = pytest.mark.gpu
 
-every_inference = pytest.mark.parametrize("entry", inferences, ids=lambda entry: entry.name)
+every_inference = pytest.mark.parametrize("entry", list(inferences), ids=lambda entry: entry.name)
 
 
 def suite(entry: Entry) -> MethodConformance:

@@ -2,7 +2,6 @@
 notices what is wrong with a method.
 """
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from pseudocore.core.registry import methods
 from pseudocore.testing import MethodConformance, check_method
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,26 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
-
-
-@pytest.fixture
-def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Imports code as a module of a plug-in, unregistered when the test is over."""
-    for table in ("_entries", "_classes"):
-        monkeypatch.setattr(methods, table, dict(getattr(methods, table)))
-
-    def load(code: str) -> ModuleType:
-        path = tmp_path / "newcomer.py"
-        path.write_text(code)
-        spec = importlib.util.spec_from_file_location("newcomer", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, "newcomer", module)
-        spec.loader.exec_module(module)
-        return module
-
-    return load
 
 
 def test_the_iterative_method_of_the_page_passes_under_pytest(tmp_path: Path) -> None:
@@ -65,7 +43,7 @@ def test_it_is_short_and_knows_nothing_of_compiling() -> None:
 
 
 def test_the_selector_of_the_page_passes_without_pytest(
-    imported: Callable[[str], ModuleType],
+    imported: Callable[..., ModuleType],
 ) -> None:
     check_method(imported(blocks("CONTRIBUTING.md")[0]).FarthestFirst)
 
@@ -91,6 +69,7 @@ FAULTS = {
     "float64": ("len(state.y), dtype=state.x.dtype", "len(state.y)"),
     "it_is_a_value": ("frozen=True, ", ""),
     "every_option_has_a_help": ('    """Points per class."""\n', ""),
+    "every_option_has_an_effect": ("lr: Positive", "unused: Positive = 1\n    lr: Positive"),
     "no_option_hides_another": ("lr: Positive", "width: Count = 1\n    lr: Positive"),
     "it_is_documented": ("(Gretton et al. 2012, ", "("),
 }
@@ -98,7 +77,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("check", FAULTS)
-def test_the_suite_notices(check: str, imported: Callable[[str], ModuleType]) -> None:
+def test_the_suite_notices(check: str, imported: Callable[..., ModuleType]) -> None:
     right, wrong = FAULTS[check]
     code = blocks("docs/plugins.md")[0]
     assert right in code

@@ -12,8 +12,8 @@ from torch import Tensor
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.evaluation.metrics import in_batches
 from pseudocore.evaluation.published_metrics import published_scores
-from pseudocore.evaluation.robustness import in_batches
 from pseudocore.inference.predict import Predictive
 from pseudocore.inference.sgd import SGD
 

@@ -79,7 +79,7 @@ def test_training_finds_the_mode() -> None:
     log_density = density.exact(
         problem, coreset, density.log_prior(problem, "fan-in", 0.8, M), Rng(0)
     )
-    gradient, _ = density.uphill(log_density, theta[None], Rng(0))
+    gradient, _ = density.grad_log_density(log_density, theta[None], Rng(0))
     assert gradient.abs().max() < 1e-4
 
 

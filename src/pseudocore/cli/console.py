@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pseudocore.evaluation.names import metric_title
-from pseudocore.evaluation.tables import Row, format_metric, metric_names
+from pseudocore.evaluation.names import format_metric, metric_title
+from pseudocore.evaluation.tables import Row, metric_names
 from pseudocore.progress import console as err
 from pseudocore.progress import progress as progress
 

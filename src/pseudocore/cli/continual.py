@@ -1,4 +1,4 @@
-"""pseudocore continual RUN: class-incremental learning from a memory made as the run was made."""
+"""`pseudocore continual RUN`: class-incremental learning from a memory made as the run was made."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,12 +11,11 @@ from rich.table import Table
 from pseudocore.assembly import Reduction
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
-from pseudocore.cli.flags import AtLeastOne, Device, Switch
+from pseudocore.cli.flags import AtLeastOne, Device, Json
 from pseudocore.cli.output import file_name, keep_and_show
 from pseudocore.core.registry import inferences
 from pseudocore.data import load
-from pseudocore.evaluation.names import metric_title
-from pseudocore.evaluation.tables import format_metric
+from pseudocore.evaluation.names import format_metric, metric_title
 from pseudocore.reproduce import continual as protocol
 from pseudocore.store.files import write_json
 from pseudocore.store.run_folder import Run, refuse_own_file
@@ -25,46 +24,41 @@ NAME = "continual"
 
 
 def make_app(words: Sequence[str]) -> App:
-    """The verb with the flags of the inference that these words ask for."""
+    """The verb with the flags of the inference that `words` ask for."""
     name = flagging.value_of(words, "--inference") or "sgd"
     of_inference = flagging.parameters(inferences[name].make, f"Inference: {name}")
-    return flagging.verb(NAME, _verb(name), of_inference)
+    return flagging.verb(NAME, _function(name), of_inference)
 
 
-def _verb(name: str) -> Callable[..., Any]:
+def _function(name: str) -> Callable[..., Any]:
     def continual(
-        run: Annotated[
-            Path,
-            Parameter(
-                help="RUN folder, whose method, options, data and model are used stage by stage."
-            ),
-        ],
+        run: Path,
         /,
         *,
-        stages: Annotated[int, AtLeastOne, Parameter(help="Stages the classes arrive in.")] = 5,
-        seeds: Annotated[
-            int, AtLeastOne, Parameter(help="Orders of the classes to run through.")
-        ] = 3,
-        inference: Annotated[
-            str | None, Parameter(help="How to fit the memory. [default: sgd]", show_default=False)
-        ] = None,
-        keep: Annotated[
-            Path | None,
-            Parameter(name="--out", help="JSON file to keep the results in, besides RUN."),
-        ] = None,
+        stages: Annotated[int, AtLeastOne] = 5,
+        seeds: Annotated[int, AtLeastOne] = 3,
+        inference: Annotated[str | None, Parameter(show_default=False)] = None,
+        keep: Annotated[Path | None, Parameter(name="--out")] = None,
         device: Device = "auto",
-        json: Annotated[
-            bool, Switch, Parameter(help="Print one JSON document on standard output.")
-        ] = False,
+        json: Json = False,
         **given: Any,
     ) -> int:
+        """Run the protocol.
+
+        Args:
+            run: RUN folder, whose method, options, data and model are used stage by stage.
+            stages: Stages the classes arrive in.
+            seeds: Orders of the classes to run through.
+            inference: How to fit the memory. Defaults to sgd.
+            keep: JSON file for the results, besides RUN.
+        """
         folder = Run.open(run)
         if keep is not None:
             refuse_own_file(keep)
         reduction = Reduction.from_config(folder.config)
         options, data = flagging.given(given, inferences[name].make), load(reduction.setup.data)
+        results: list[protocol.Stage] = []
         with progress(f"continual on {run}", stages * seeds) as advance:
-            results: list[protocol.Stage] = []
 
             def on_stage(stage: protocol.Stage) -> None:
                 results.append(stage)
@@ -102,17 +96,16 @@ def _copy(document: Mapping[str, Any], file: Path) -> None:
 
 
 def _table(results: Sequence[protocol.Stage]) -> Table:
-    """A row a stage: mean ± sd over seeds."""
+    """A row for each stage: mean ± sd over seeds."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     names = list(results[0].metrics)
-    for title in ("stage", "classes", "memory", *(metric_title(name) for name in names)):
+    for title in ("stage", "classes", "memory", *map(metric_title, names)):
         table.add_column(title, justify="right")
     for number in sorted({stage.stage for stage in results}):
         alike = [stage for stage in results if stage.stage == number]
-        scores = [[stage.metrics[name] for stage in alike] for name in names]
-        cells = [
-            format_metric(mean(values), stdev(values) if len(values) > 1 else None)
-            for values in scores
-        ]
+        cells = []
+        for name in names:
+            values = [stage.metrics[name] for stage in alike]
+            cells.append(format_metric(mean(values), stdev(values) if len(values) > 1 else None))
         table.add_row(str(number), str(alike[0].num_classes), str(alike[0].memory), *cells)
     return table

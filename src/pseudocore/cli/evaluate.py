@@ -14,8 +14,7 @@ from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
 from pseudocore.cli.output import file_name, keep_and_show, warn_of_divergence
 from pseudocore.core.registry import inferences
-from pseudocore.evaluation.names import DETAILS
-from pseudocore.evaluation.tables import format_metric
+from pseudocore.evaluation.names import DETAILS, format_metric
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.run_folder import Run
 

@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,7 @@ from cyclopts.exceptions import (
 
 from pseudocore import __version__
 from pseudocore.cli.console import err
-from pseudocore.cli.signals import exit_on_signal, interrupt_on_sigterm
+from pseudocore.cli.signals import exit_now, interrupt, on_stop
 from pseudocore.core.errors import ConfigError, PseudocoreError
 from pseudocore.core.registry import did_you_mean, methods
 
@@ -67,8 +68,9 @@ def main(tokens: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
     try:
-        with interrupt_on_sigterm():
-            with exit_on_signal():
+        with on_stop(interrupt), warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}")
+            with on_stop(exit_now):
                 app = make_app(words)  # may import torch, which takes a second or two
             sys.exit(app(words, exit_on_error=False, print_error=False))
     except KeyboardInterrupt:

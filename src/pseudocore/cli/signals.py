@@ -7,40 +7,27 @@ from contextlib import contextmanager
 from typing import Any
 
 
-@contextmanager
-def exit_on_signal() -> Iterator[None]:
-    """SIGINT and SIGTERM end the process at once.
-
-    For the time libraries are imported: there is nothing to save, and an import may swallow an
-    exception.
+def exit_now(*_: Any) -> None:
+    """A handler for the time libraries are imported: there is nothing to save, and an import may
+    swallow an exception.
     """
+    os.write(2, b"interrupted\n")
+    os._exit(130)
 
-    def stop(*_: Any) -> None:
-        os.write(2, b"interrupted\n")
-        os._exit(130)
 
-    handled = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, stop) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def interrupt(*_: Any) -> None:
+    """A handler that does what Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 @contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
+def on_stop(handler: Any) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM, unless they are ignored, as SIGINT is in the background."""
+    both = (signal.SIGINT, signal.SIGTERM)
+    heeded = [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

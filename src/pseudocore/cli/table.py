@@ -13,7 +13,7 @@ from rich.table import Table
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, verb
 from pseudocore.core.errors import ConfigError
-from pseudocore.evaluation.tables import format_metric
+from pseudocore.evaluation.names import format_metric
 from pseudocore.reproduce import pages, render
 from pseudocore.reproduce.cells import cells, matching, table_names, title
 from pseudocore.reproduce.planning import Planned, make_plan, refuse_if_idle

@@ -5,7 +5,7 @@ plain value. Optional behaviour is a protocol of its own, checked with `isinstan
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -345,11 +345,19 @@ class PredictsByDraw(Protocol):
 
 
 @runtime_checkable
-class HasChoices(Protocol):
-    """A `Predict` some of whose settings were chosen while fitting."""
+class SelectsSettings(Protocol):
+    """A `Predict` some of whose settings were selected on training data."""
 
     @property
-    def chosen(self) -> Mapping[str, float]: ...
+    def selected_settings(self) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class HasMoments(Protocol):
+    """A `Predict` of a network that was kept at earlier moments of its training, too."""
+
+    @property
+    def earlier(self) -> Sequence[Predict]: ...
 
 
 LogDensity = Callable[[Tensor, Rng], Tensor]

@@ -1,57 +1,47 @@
-"""One way of inference on one coreset, measured: seeds, test metrics, robustness, diagnostics,
-cost, pictures' numbers.
-
-The place where predictions of `inference` meet the measures of `evaluation`, which know nothing of
-each other.
+"""Scoring an inference on a coreset: seeds, test metrics, robustness, diagnostics, cost, and the
+numbers behind the report's figures.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Dataset, Inference, Predict
+from pseudocore.core.types import Coreset, Dataset, Inference, Predict, SelectsSettings
 from pseudocore.evaluation.landscape import Points, along
-from pseudocore.evaluation.metrics import Metrics, Spread, measure, spreads
-from pseudocore.evaluation.names import DETAILS, metric_title
+from pseudocore.evaluation.metrics import Metrics, Spread, in_batches, measure, spreads
+from pseudocore.evaluation.names import DETAILS, format_metric, metric_title
 from pseudocore.evaluation.published_metrics import published_scores
 from pseudocore.evaluation.robustness import (
     Corrupted,
     corrupted_scores,
     corrupted_sets,
-    foreign_scores,
-    in_batches,
+    ood_scores,
 )
 from pseudocore.evaluation.spectrum import spectrum
-from pseudocore.evaluation.tables import format_metric
 from pseudocore.inference.diagnostics import Diagnosis, diagnose, of_all_seeds
-from pseudocore.inference.draws import Draws
+from pseudocore.inference.draws import traces
 from pseudocore.inference.predict import Predictive
 from pseudocore.inference.sgd import SGD
-from pseudocore.inference.traces import traces
 from pseudocore.runtime.profiling import stage
 
-NUM_PICTURED = 1000
+NUM_IMAGES = 1000
 """Training images behind a spectrum, and training points behind a loss."""
 
-NUM_TRAINED = 10_000
-"""Training points behind the network that stands for the data in a slice of the losses."""
+NUM_TRAINING = 10_000
+"""Training points behind the network that stands for the data in a landscape."""
 
-USUAL = ("accuracy", "nll", "ece", "brier")
-"""Metrics averaged over corruptions."""
-
-OnSeed = Callable[[int, Metrics], None]
+_CORRUPTED_METRICS = ("accuracy", "nll", "ece", "brier")
 
 
 class Extras(NamedTuple):
     """What to measure beyond the test set."""
 
     severities: Sequence[int] = ()
-    foreign: Dataset | None = None
+    ood: Dataset | None = None
     num_robust: int = 1000
     published: bool = False
     landscape: bool = False
@@ -128,62 +118,57 @@ class Evaluation(Mapping[str, Any]):
 
 
 class _Seed(NamedTuple):
-    """What one fresh network, or one set of chains, gave."""
+    """The results of one fresh network, or one set of chains."""
 
     metrics: Metrics
     more: dict[str, float]
-    sweep: dict[tuple[str, int], Metrics]
+    corrupted: dict[tuple[str, int], Metrics]
     diagnosis: Diagnosis | None
     traces: dict[str, Any]
     chosen: Mapping[str, float]
 
+    @property
+    def scores(self) -> dict[str, float]:
+        return {**self.metrics.scalars(), **self.more}
+
 
 def assess(
-    way: Inference,
+    inference: Inference,
     problem: Problem,
     coreset: Coreset,
     seeds: range,
     extras: Extras,
-    on_seed: OnSeed,
+    on_seed: Callable[[int, Metrics], None],
 ) -> dict[str, Any]:
-    """Everything measured, as plain values for JSON; what was not asked for, or does not apply, is
-    not there.
-    """
+    """The measured entries of an `Evaluation`; None for what was not measured."""
     corrupted: Corrupted = {}
     if extras.severities:
         with stage("corrupt"):
             corrupted = corrupted_sets(problem.data, extras.severities, extras.num_robust)
-    found = []
+    found: list[_Seed] = []
     for seed in seeds:
-        found.append(_one(way, problem, coreset, seed, extras, corrupted))
+        found.append(_one(inference, problem, coreset, seed, extras, corrupted))
         on_seed(seed, found[-1].metrics)
-    per_seed = [{**_scores(one.metrics), **one.more} for one in found]
+    each = list(zip(seeds, found, strict=True))
     diagnoses = [one.diagnosis for one in found if one.diagnosis is not None]
-    optional = {
-        "chosen": [{"seed": seed, **one.chosen} for seed, one in zip(seeds, found, strict=True)]
-        if found[0].chosen
-        else None,
-        "corruptions": _corruption_table([one.sweep for one in found]) if corrupted else None,
-        "ood": extras.foreign.name if extras.foreign is not None else None,
-        "traces": found[0].traces,
-        "spectrum": _spectra(problem, coreset),
-        "landscape": _landscape(problem, coreset, Rng(seeds.start)("landscape"))
-        if extras.landscape
-        else None,
-    }
+    has_landscape, rng = extras.landscape, Rng(seeds.start)("landscape")
     return {
-        "metrics": spreads(per_seed),
-        "per_seed": [
-            {"seed": seed, **scores} for seed, scores in zip(seeds, per_seed, strict=True)
-        ],
+        "metrics": spreads([one.scores for one in found]),
+        "per_seed": [{"seed": seed, **one.scores} for seed, one in each],
         "reliability": _pooled_reliability([one.metrics for one in found]),
-        **{name: value for name, value in optional.items() if value},
-        **(_diagnostics(diagnoses) if diagnoses else {}),
+        "chosen": [{"seed": seed, **one.chosen} for seed, one in each] if found[0].chosen else None,
+        "corruptions": _corruption_table([one.corrupted for one in found]) if corrupted else None,
+        "ood": extras.ood.name if extras.ood is not None else None,
+        "traces": found[0].traces or None,
+        "spectrum": _spectra(problem, coreset) if problem.data.is_images else None,
+        "landscape": _landscape(problem, coreset, rng) if has_landscape else None,
+        "diagnostics": [_plain(one) for one in diagnoses] or None,
+        "warnings": of_all_seeds(diagnoses) if diagnoses else None,
     }
 
 
 def _one(
-    way: Inference,
+    inference: Inference,
     problem: Problem,
     coreset: Coreset,
     seed: int,
@@ -191,86 +176,73 @@ def _one(
     corrupted: Corrupted,
 ) -> _Seed:
     with stage("infer", problem.device):
-        predict = way.fit(problem, coreset, Rng(seed)("infer"))
+        predict = inference.fit(problem, coreset, Rng(seed)("infer"))
     more: dict[str, float] = {}
     with stage("predict", problem.device):
         metrics = measure(predict, in_batches(problem.data.test), problem.num_classes)
         if extras.published:
             more |= published_scores(predict, in_batches(problem.data.test))
-    sweep: dict[tuple[str, int], Metrics] = {}
-    if corrupted or extras.foreign is not None:
+    by_corruption: dict[tuple[str, int], Metrics] = {}
+    if corrupted or extras.ood is not None:
         with stage("robustness", problem.device):
-            sweep = corrupted_scores(predict, corrupted, problem.num_classes)
-            more |= _mean_scores(sweep) if sweep else {}
-            if extras.foreign is not None:
-                more |= foreign_scores(predict, problem.data, extras.foreign, extras.num_robust)
-    return _Seed(metrics, more, sweep, *_chains(predict), getattr(predict, "chosen", {}))
+            by_corruption = corrupted_scores(predict, corrupted, problem.num_classes)
+            if by_corruption:
+                more |= _mean_scores(list(by_corruption.values()))
+            if extras.ood is not None:
+                more |= ood_scores(predict, problem.data, extras.ood, extras.num_robust)
+    chosen: Mapping[str, float] = (
+        predict.selected_settings if isinstance(predict, SelectsSettings) else {}
+    )
+    return _Seed(metrics, more, by_corruption, *_chains(predict), chosen)
 
 
 def _chains(predict: Predict) -> tuple[Diagnosis | None, dict[str, Any]]:
-    """How the chains were, where there are some: an ensemble's draws are one tensor and no chain."""
-    if not isinstance(predict, Predictive) or isinstance(predict.draws, Tensor):
+    """Diagnosis and traces of chains; those of an ensemble are no chain."""
+    if not isinstance(predict, Predictive) or predict.chains is None:
         return None, {}
     with stage("diagnose", predict.problem.device):
-        return diagnose(predict), traces(cast(Draws, predict.draws))
+        return diagnose(predict), traces(predict.chains)
 
 
-def _scores(metrics: Metrics) -> dict[str, float]:
-    return {name: value for name, value in metrics._asdict().items() if name != "reliability"}
-
-
-def _mean_scores(sweep: Mapping[tuple[str, int], Metrics]) -> dict[str, float]:
+def _mean_scores(found: Sequence[Metrics]) -> dict[str, float]:
     """Metrics averaged over corruptions and severities, each counting the same."""
     return {
-        f"corrupted_{name}": sum(getattr(metrics, name) for metrics in sweep.values()) / len(sweep)
-        for name in USUAL
+        f"corrupted_{name}": sum(metrics.scalars()[name] for metrics in found) / len(found)
+        for name in _CORRUPTED_METRICS
     }
 
 
 def _corruption_table(
-    sweeps: Sequence[Mapping[tuple[str, int], Metrics]],
+    found: Sequence[Mapping[tuple[str, int], Metrics]],
 ) -> dict[str, dict[str, float]]:
     """Mean accuracy over seeds: corruption, then severity."""
     table: dict[str, dict[str, float]] = {}
-    for kind, severity in sweeps[0]:
-        values = [sweep[kind, severity].accuracy for sweep in sweeps]
+    for kind, severity in found[0]:
+        values = [one[kind, severity].accuracy for one in found]
         table.setdefault(kind, {})[str(severity)] = sum(values) / len(values)
     return table
 
 
-def _pooled_reliability(results: Sequence[Metrics]) -> dict[str, list[Any]]:
+def _pooled_reliability(found: Sequence[Metrics]) -> dict[str, list[Any]]:
     """Reliability over all seeds: bins of the same edges added up."""
     pooled: dict[str, list[Any]] = {"confidence": [], "accuracy": [], "count": []}
-    for bins in zip(*(zip(*result.reliability, strict=True) for result in results), strict=True):
+    for bins in zip(*(zip(*metrics.reliability, strict=True) for metrics in found), strict=True):
         count = sum(n for *_, n in bins)
         pooled["count"].append(count)
         for place, name in enumerate(("confidence", "accuracy")):
-            pooled[name].append(
-                sum(b[place] * b[2] for b in bins if b[2]) / count if count else None
-            )
+            total = sum(one[place] * one[2] for one in bins if one[2])
+            pooled[name].append(total / count if count else None)
     return pooled
 
 
-def _diagnostics(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
-    """What each seed's chains were like, and what to say of them."""
-    each = [
-        {
-            **found._asdict(),
-            "predictions": found.predictions._asdict(),
-            "parameters": found.parameters._asdict(),
-        }
-        for found in diagnoses
-    ]
-    return {"diagnostics": each, "warnings": of_all_seeds(diagnoses)}
+def _plain(diagnosis: Diagnosis) -> dict[str, Any]:
+    nested = {name: getattr(diagnosis, name)._asdict() for name in ("predictions", "parameters")}
+    return diagnosis._asdict() | nested
 
 
-def _spectra(problem: Problem, coreset: Coreset) -> dict[str, list[float]] | None:
-    """Power by frequency of the coreset's images and of as many real ones as it takes; nothing for
-    features.
-    """
-    if not problem.data.is_images:
-        return None
-    some = Rng(0)("spectrum").permutation(problem.num_train)[:NUM_PICTURED]
+def _spectra(problem: Problem, coreset: Coreset) -> dict[str, list[float]]:
+    """Power by frequency of the coreset's images and of real ones."""
+    some = Rng(0)("spectrum").permutation(problem.num_train)[:NUM_IMAGES]
     own, real = spectrum(coreset.x), spectrum(problem.data.train.x[some])
     return {
         "frequency": own.frequency.tolist(),
@@ -281,12 +253,12 @@ def _spectra(problem: Problem, coreset: Coreset) -> dict[str, list[float]] | Non
 
 def _landscape(problem: Problem, coreset: Coreset, rng: Rng) -> dict[str, Any]:
     """Losses of coreset and data between a network trained on either, from one initialisation."""
-    whole = problem.subset(rng("whole").permutation(problem.num_train)[:NUM_TRAINED])
+    whole = problem.subset(rng("whole").permutation(problem.num_train)[:NUM_TRAINING])
     with stage("landscape", problem.device):
         own, other = (
             SGD().fit(problem, points, rng("train")).draws[0] for points in (coreset, whole)
         )
-        some = problem.subset(rng("some").permutation(problem.num_train)[:NUM_PICTURED])
+        some = problem.subset(rng("some").permutation(problem.num_train)[:NUM_IMAGES])
         sets = {"coreset": _points(problem, coreset), "data": _points(problem, some)}
         found = along(problem.log_likelihood, own, other, sets)
     return {"at": found.at, **found.losses}

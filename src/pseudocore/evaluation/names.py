@@ -1,9 +1,11 @@
-"""What metrics are called in tables, and which way is better."""
+"""Titles of metrics, which direction is better, and how their values are written."""
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
-_USUAL: dict[str, tuple[str, Callable[..., Any]]] = {
+_MAIN: dict[str, tuple[str, Callable[..., Any]]] = {
     "accuracy": ("accuracy", max),
     "nll": ("NLL", min),
     "ece": ("ECE", min),
@@ -11,7 +13,7 @@ _USUAL: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 _CALIBRATION = {"adaptive_ece": ("adaptive ECE", min), "classwise_ece": ("class-wise ECE", min)}
 _CORRUPTED = {
-    f"corrupted_{name}": (f"corrupted {title}", better) for name, (title, better) in _USUAL.items()
+    f"corrupted_{name}": (f"corrupted {title}", better) for name, (title, better) in _MAIN.items()
 }
 _PUBLISHED = {
     "published_accuracy": ("best accuracy", max),
@@ -23,7 +25,7 @@ _FOREIGN = {
     for score in ("entropy", "information")
     for measure, better in (("AUROC", max), ("AUPR", max), ("FPR95", min))
 }
-_ALL = _USUAL | _CALIBRATION | _CORRUPTED | _PUBLISHED | _FOREIGN
+_ALL = _MAIN | _CALIBRATION | _CORRUPTED | _PUBLISHED | _FOREIGN
 
 TITLES = {name: title for name, (title, _) in _ALL.items()}
 """In the order of columns."""
@@ -32,12 +34,28 @@ DIRECTIONS = {name: better for name, (_, better) in _ALL.items()}
 """`max` or `min`: which of two values is the better one."""
 
 DETAILS = frozenset(_CALIBRATION)
-"""Metrics that every file keeps and tables leave out unless asked: a second opinion on the
-calibration error.
-"""
+"""Metrics that every file holds and tables leave out by default."""
 
 
 def metric_title(name: str) -> str:
     """A metric's name for a person, with the direction in which it improves."""
     arrow = {max: " ↑", min: " ↓"}.get(DIRECTIONS.get(name), "")  # type: ignore[arg-type]
     return TITLES.get(name, name) + arrow
+
+
+def format_metric(mean: float | None, sd: float | None = None) -> str:
+    """`.931 ± .012`; a dash for nothing, `inf` and `nan` without a deviation."""
+    if mean is None:
+        return "–"
+    if sd is None or not math.isfinite(mean) or not math.isfinite(sd):
+        return _number(mean)
+    return f"{_number(mean)} ± {_number(sd)}"
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return str(float(value))
+    if abs(value) >= 1e4:
+        return f"{value:.4g}"
+    text = f"{round(value, 3) + 0.0:.3f}"  # adding zero takes the sign from a zero
+    return re.sub(r"^(-?)0\.", r"\1.", text)

@@ -1,5 +1,4 @@
-r"""What published evaluators print under familiar names, for a column beside the true one; never
-used by default.
+r"""What published evaluators print under familiar names, for comparison with printed numbers only.
 
 *Batch-mean NLL.* Over draws $d$ and test batches $B$ the evaluator of Kim et al. (2022) averages
 whole-batch likelihoods,
@@ -21,30 +20,30 @@ moment; not given where moments were not kept.
 """
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
-from pseudocore.evaluation.metrics import Tally, check_predictions
+from pseudocore.core.types import HasMoments, Predict, PredictsByDraw
+from pseudocore.evaluation.metrics import NUM_BINS, Tally, check_predictions
 
 
 def batch_mean_nll(log_probs: Tensor, y: Tensor, batch_size: int = 256) -> float:
-    """The first quirk, from the predictions (draws, n, classes) of every draw."""
+    """The batch-mean NLL of the predictions (draws, n, classes) of every draw."""
     if log_probs.ndim != 3 or 0 in log_probs.shape:
         raise DataError(
-            f"the batch-mean NLL needs the predictions of every draw, (draws, n, classes), not {tuple(log_probs.shape)}"
+            "the batch-mean NLL needs the predictions of every draw, (draws, n, classes), not"
+            f" {tuple(log_probs.shape)}",
+            code="wrong-shape",
         )
     _check_size(batch_size)
     log_probs, y = log_probs.detach().cpu().double(), y.detach().cpu()
     for of_draw in log_probs:
         check_predictions(of_draw, y, log_probs.shape[2])
     num_draws, n, _ = log_probs.shape
-    likelihood = log_probs.gather(2, y.long().expand(num_draws, n).unsqueeze(2)).squeeze(
-        2
-    )  # (draws, n)
+    likelihood = log_probs.gather(2, y.long().expand(num_draws, n).unsqueeze(2)).squeeze(2)
     total = sum(
         float(part.mean(1).logsumexp(0) - math.log(num_draws)) * part.shape[1]
         for part in torch.split(likelihood, batch_size, 1)
@@ -52,12 +51,16 @@ def batch_mean_nll(log_probs: Tensor, y: Tensor, batch_size: int = 256) -> float
     return -total / n
 
 
-def batchwise_ece(log_probs: Tensor, y: Tensor, batch_size: int = 256, num_bins: int = 15) -> float:
-    """The second quirk, from averaged predictions (n, classes)."""
+def batchwise_ece(
+    log_probs: Tensor, y: Tensor, batch_size: int = 256, num_bins: int = NUM_BINS
+) -> float:
+    """The batch-wise ECE of averaged predictions (n, classes)."""
     _check_size(batch_size)
     if log_probs.ndim != 2 or len(log_probs) == 0 or len(log_probs) != len(y):
         raise DataError(
-            f"the batch-wise ECE needs predictions (n, classes) and as many labels, not {tuple(log_probs.shape)} and {len(y)}"
+            "the batch-wise ECE needs predictions (n, classes) and as many labels, not"
+            f" {tuple(log_probs.shape)} and {len(y)}",
+            code="wrong-shape",
         )
     parts = zip(torch.split(log_probs, batch_size), torch.split(y, batch_size), strict=True)
     return sum(
@@ -67,35 +70,29 @@ def batchwise_ece(log_probs: Tensor, y: Tensor, batch_size: int = 256, num_bins:
 
 
 def published_scores(
-    predict: Any, batches: Iterable[tuple[Tensor, Tensor]], batch_size: int = 256
+    predict: Predict, batches: Iterable[tuple[Tensor, Tensor]], batch_size: int = 256
 ) -> dict[str, float]:
-    """All quirks over a test set in the batches given, one of them in memory at a time; a predictor
-    without draws counts as one.
-
-    Each batch is cut into those of the published evaluators, so but the last it should be a
-    multiple of `batch_size`.
-    """
+    """All of them over a test set; each batch given should be a multiple of `batch_size`."""
     nll = ece = 0.0
     num = 0
-    earlier = getattr(predict, "earlier", ())
-    right = [0] * (len(earlier) + 1)
+    earlier: Sequence[Predict] = predict.earlier if isinstance(predict, HasMoments) else ()
+    correct = [0] * (len(earlier) + 1)
     for x, y in batches:
-        each = torch.stack(
-            list(predict.each(x)) if hasattr(predict, "each") else [predict(x)]
-        ).cpu()  # (draws, batch, classes)
+        draws = list(predict.each(x)) if isinstance(predict, PredictsByDraw) else [predict(x)]
+        each = torch.stack(draws).cpu()  # (draws, batch, classes)
         mean = each.double().logsumexp(0) - math.log(len(each))
         nll += batch_mean_nll(each, y, batch_size) * len(y)
         ece += batchwise_ece(mean, y, batch_size) * len(y)
         num += len(y)
-        found = [mean, *(moment(x).cpu() for moment in earlier)]
-        right = [
-            so_far + int((log_probs.argmax(1) == y).sum())
-            for so_far, log_probs in zip(right, found, strict=True)
-        ]
-    best = {"published_accuracy": max(right) / num} if earlier else {}
+        moments = [mean, *(moment(x).cpu() for moment in earlier)]
+        hits = [int((log_probs.argmax(1) == y).sum()) for log_probs in moments]
+        correct = [before + new for before, new in zip(correct, hits, strict=True)]
+    best = {"published_accuracy": max(correct) / num} if earlier else {}
     return {**best, "published_nll": nll / num, "published_ece": ece / num}
 
 
 def _check_size(batch_size: int) -> None:
     if batch_size < 1:
-        raise ConfigError(f"a batch must hold at least one example, not {batch_size}")
+        raise ConfigError(
+            f"a batch must hold at least one example, not {batch_size}", code="invalid-options"
+        )

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
 from pseudocore.core.errors import ArtifactError
-from pseudocore.evaluation.names import DETAILS, DIRECTIONS, TITLES, metric_title
+from pseudocore.evaluation.names import DETAILS, DIRECTIONS, TITLES, format_metric, metric_title
 
 _PER_SEED = ("infer", "predict", "robustness", "diagnose")
 """Stages of an evaluation that every seed goes through."""
@@ -136,15 +136,6 @@ def best(rows: Sequence[Row]) -> set[tuple[int, str]]:
             ):
                 marked.add((number, name))
     return marked
-
-
-def format_metric(mean: float | None, sd: float | None = None) -> str:
-    """`.931 ± .012`; a dash for nothing, `inf` and `nan` without a deviation."""
-    if mean is None:
-        return "–"
-    if sd is None or not math.isfinite(mean) or not math.isfinite(sd):
-        return _number(mean)
-    return f"{_number(mean)} ± {_number(sd)}"
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -281,15 +272,6 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _number(value: float) -> str:
-    if not math.isfinite(value):
-        return str(float(value))
-    if abs(value) >= 1e4:
-        return f"{value:.4g}"
-    text = f"{round(value, 3) + 0.0:.3f}"  # adding zero takes the sign from a zero
-    return re.sub(r"^(-?)0\.", r"\1.", text)
 
 
 def _aligned(table: Sequence[Sequence[str]], num_left: int) -> str:

@@ -1,36 +1,40 @@
-"""Several chains from start to draws: what every sampler's `fit` has in common.
+"""What every sampler has in common: settings of its chains, and `fit`.
 
-The chains run side by side as thetas (chains, parameters), through the one loop of
-`runtime/loop.py`: with a `Checkpoints` and a place for draws that outlives the process, a chain
-that is killed and run again makes the same draws, bit for bit.
+The chains are thetas (chains, parameters), which go through the one loop of `runtime/loop.py`: with
+`Checkpoints` and draws on disk, a chain that is killed and run again makes the same draws, bit for
+bit.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Self
 
 from torch import Tensor
 
-from pseudocore.core.config import Count, Positive, Range, Whole
-from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.config import Count, Range, Whole
+from pseudocore.core.errors import RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
-from pseudocore.inference.choose import FACTORS, Setting
-from pseudocore.inference.density import Prior, like
+from pseudocore.inference.choose import Setting, by_split
+from pseudocore.inference.density import Prior, rewrap
 from pseudocore.inference.draws import Draws, MemoryDraws
 from pseudocore.inference.predict import Predictive
 from pseudocore.runtime.loop import Checkpoints, drive
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainSettings:
-    """What every chain of draws has."""
+class ChainSampler(ABC):
+    """Settings of chains of draws, and how they are run.
+
+    The state of a sampler holds `theta` (chains, parameters), and its info numbers (chains,).
+    """
 
     num_draws: Count = 40
     """Draws kept of each chain."""
     num_burn: Whole = 40
-    """Draws thrown away first."""
+    """Draws discarded first."""
     num_chains: Count = 2
     """Chains, each from its own start."""
     prior: Prior = "fan-in"
@@ -38,74 +42,63 @@ class ChainSettings:
     norm.
     """
     init_scale: Annotated[float | None, Range(above=0)] = None
-    """Chains start at this times standard normal numbers; unless told, at the network's own
+    """Chains start at this times standard normal numbers. Defaults to the network's own
     initialisation.
     """
 
+    @abstractmethod
+    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> Any:
+        """The state of chains that start at theta."""
 
-@dataclass(frozen=True, kw_only=True)
-class StochasticSettings(ChainSettings):
-    """What chains without a Metropolis test have besides."""
+    @abstractmethod
+    def step(self, log_density: LogDensity, state: Any, rng: Rng) -> tuple[Any, Any]:
+        """The state after one more draw of each chain, and its info."""
 
-    temperature: Positive = 0.1
-    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior."""
-    prior_scale: Positive = 8.0
-    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the
-    parameters themselves.
-    """
-    choose_prior: Literal["given", "split"] = "given"
-    """Whether prior_scale is used as it is, or chosen within a factor of 4 by short chains scored
-    on held-out training points.
-    """
+    @abstractmethod
+    def log_density(self, problem: Problem, coreset: Coreset, rng: Rng) -> LogDensity:
+        """The log-posterior on the coreset, or an estimate of it."""
 
-    def settings_to_try(self) -> list[Setting]:
-        """Where the prior's scale is to be chosen, those to choose from."""
-        factors = FACTORS if self.choose_prior == "split" else ()
-        return [
-            {"prior_scale": factor * self.prior_scale, "choose_prior": "given"}
-            for factor in factors
-        ]
+    @abstractmethod
+    def candidates(self, problem: Problem, coreset: Coreset) -> list[Setting]:
+        """Settings to select from on held-out points; empty when there is nothing to select."""
 
-
-class ChainSampler(Protocol):
-    """A Sampler of thetas (chains, parameters) whose state holds `theta` and whose info holds
-    numbers (chains,).
-    """
-
-    @property
-    def num_draws(self) -> int: ...
-    @property
-    def num_burn(self) -> int: ...
-    @property
-    def num_chains(self) -> int: ...
-    @property
-    def init_scale(self) -> float | None: ...
-    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> Any: ...
-    def step(self, log_density: LogDensity, state: Any, rng: Rng) -> tuple[Any, Any]: ...
-    def advice(self, draws: Draws) -> str | None:
-        """What is wrong with all draws at once and what would work, in a sentence; None when they
-        can be used.
-        """
-
+    @abstractmethod
     def on_divergence(self) -> str:
-        """What would work when the chain has run away to infinity."""
+        """What would work when a chain has run away to infinity."""
+
+    def advice(self, draws: Draws) -> str | None:
+        """Why draws cannot be used and what would work; None when they can."""
+        return None
+
+    def units(self, problem: Problem) -> "Units | None":
+        """What the sampler measures parameters in. Defaults to what the network has them in."""
+        return None
+
+    def fitted_to(self, coreset: Coreset) -> Self:
+        """The sampler with defaults that depend on the coreset written out."""
+        return self
+
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predictive:
+        return self.sample(problem, coreset, rng)
+
+    def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
+        """As `fit`, with the options of `run_chains`: where draws and checkpoints go."""
+        if candidates := self.candidates(problem, coreset):
+            return by_split(self, candidates, problem, coreset, rng, **options)
+        log_density, units = self.log_density(problem, coreset, rng), self.units(problem)
+        sampler = self.fitted_to(coreset)
+        return run_chains(sampler, log_density, problem, coreset, rng, units=units, **options)
 
 
 class Units(NamedTuple):
-    """What parameters are measured in: from the centre of their prior, in its scale for their
+    """Units of parameters: the distance from the centre of their prior, in its scale for their
     layer.
     """
 
-    centre: Tensor  # (parameters,)
+    centre: Tensor
+    """(parameters,)"""
     scale: Tensor
-
-    @classmethod
-    def of(cls, problem: Problem) -> "Units":
-        if not hasattr(problem.model, "layer_scale"):
-            raise ConfigError(
-                "mass = 'fan-in' needs a network that knows the inputs of its layers; use mass = 'equal' for this one"
-            )
-        return cls(*problem.model.layer_scale(device=problem.device, dtype=problem.dtype))
+    """(parameters,)"""
 
     def measured(self, theta: Tensor) -> Tensor:
         return (theta - self.centre) / self.scale
@@ -114,20 +107,10 @@ class Units(NamedTuple):
         return self.centre + self.scale * measured
 
     def density(self, log_density: LogDensity) -> LogDensity:
-        return like(log_density, lambda measured, rng: log_density(self.theta(measured), rng))
+        return rewrap(log_density, lambda measured, rng: log_density(self.theta(measured), rng))
 
 
-def start(settings: ChainSettings | ChainSampler, problem: Problem, rng: Rng) -> Tensor:
-    """Where the chains begin, (chains, parameters)."""
-    if settings.init_scale is None:
-        return problem.model.init(
-            rng, num=settings.num_chains, device=problem.device, dtype=problem.dtype
-        )
-    shape = (settings.num_chains, problem.model.num_parameters)
-    return settings.init_scale * rng.normal(*shape, device=problem.device, dtype=problem.dtype)
-
-
-def sample(
+def run_chains(
     sampler: ChainSampler,
     log_density: LogDensity,
     problem: Problem,
@@ -140,32 +123,27 @@ def sample(
     on_log: Callable[[int, dict[str, float]], None] = lambda step, values: None,
     **options: Any,
 ) -> Predictive:
-    """Run the chains and predict with their draws; `options` are those of `core.loop.drive`.
+    """Run the chains and predict with their draws; `options` are those of `runtime.loop.drive`.
 
-    With `units` the sampler walks on theta measured in them: the same posterior, in which no layer
-    is stiffer than another.
-
-    Raises RunError, with advice, when a chain runs away or not one proposal is accepted.
+    With `units` the sampler works on theta measured in them: the same posterior, in which no layer
+    is stiffer than another. Raises RunError, with advice, when a chain runs away or its draws
+    cannot be used.
     """
     kept: Draws = MemoryDraws() if draws is None else draws
-    theta = start(sampler, problem, rng("theta"))
-    walked, place = (
-        (log_density, theta)
-        if units is None
-        else (units.density(log_density), units.measured(theta))
-    )
+    theta = _start(sampler, problem, rng("theta"))
+    if units is not None:
+        log_density, theta = units.density(log_density), units.measured(theta)
     kept.reserve(sampler.num_draws, theta.numel() * theta.element_size())
 
     def keep(done: int, state: Any, info: Any) -> None:
         if done > sampler.num_burn:
             theta = state.theta if units is None else units.theta(state.theta)
-            kept.append(
-                theta, {name: value for name, value in info._asdict().items() if value.ndim}
-            )
+            traces = {name: value for name, value in info._asdict().items() if value.ndim}
+            kept.append(theta, traces)
 
     ending = drive(
-        lambda _, state, rng: sampler.step(walked, state, rng),
-        sampler.init(walked, place, rng("init")),
+        lambda _, state, rng: sampler.step(log_density, state, rng),
+        sampler.init(log_density, theta, rng("init")),
         problem,
         rng,
         num_steps=sampler.num_burn + sampler.num_draws,
@@ -179,7 +157,18 @@ def sample(
     if ending.status == "interrupted":
         raise KeyboardInterrupt(ending.reason)
     if ending.status == "diverged":
-        raise RunError(f"the chain diverged: {ending.reason}; {sampler.on_divergence()}")
+        raise RunError(
+            f"the chain diverged: {ending.reason}; {sampler.on_divergence()}", code="chain-diverged"
+        )
     if (complaint := sampler.advice(kept)) is not None:
-        raise RunError(complaint)
+        raise RunError(complaint, code="draws-unusable")
     return Predictive(problem, kept, problem.inputs(coreset.x))
+
+
+def _start(sampler: ChainSampler, problem: Problem, rng: Rng) -> Tensor:
+    """Where the chains begin, (chains, parameters)."""
+    options: Any = {"device": problem.device, "dtype": problem.dtype}
+    if sampler.init_scale is None:
+        return problem.model.init(rng, num=sampler.num_chains, **options)
+    shape = (sampler.num_chains, problem.model.num_parameters)
+    return sampler.init_scale * rng.normal(*shape, **options)

@@ -1,25 +1,25 @@
-r"""Settings of a sampler, chosen on training data that the coreset does not hold; the test set has
-no part in it.
+r"""Settings of a sampler, selected on training data that the coreset does not hold; the test set is
+not used.
 
-For each setting $s$ to try, a scale of the prior for example, short chains are run on the coreset S
-and scored on up to 1000 training points $h \notin S$,
+For each candidate $s$, a scale of the prior for example, short chains are run on the coreset S and
+scored on up to 1000 training points $h \notin S$,
 
 $$ s^* = \arg\max_s \sum_h \log \frac1D \sum_d p(y_h \mid x_h, \theta_d), \quad \theta_d \sim
 \pi_s(\theta \mid S)^{1/T_s} , $$
 
-and the full chains are then run with the best. A setting whose chains run away or never move is
+and the full chains are then run with the best. A candidate whose chains run away or never move is
 out. There are two short chains for each, of half the burn-in and a quarter of the draws: with one
 alone, settings that predict well once modes are averaged seem overconfident.
 
 Selected points are left out by their indices. Learned points have none: they were made of the whole
 training set, and any training point serves. That makes held-out training scores better than test
-scores, for all settings alike.
+scores, for all candidates alike.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -30,66 +30,55 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Predict
 from pseudocore.inference.predict import Predictive
 
+if TYPE_CHECKING:
+    from pseudocore.inference.chain import ChainSampler
+
 Setting = Mapping[str, Any]
-"""Fields of a sampler and what they are to be."""
+"""Values of some fields of a sampler."""
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""What a given scale of a prior is multiplied by, to choose from."""
+"""What a given scale of a prior is multiplied by, to select from."""
 
-NUM_HELD, NUM_CHAINS = 1000, 2
+MAX_HELD_OUT = 1000
 _BATCH = 500
 
 
-class Shortened(Protocol):
-    """A sampler whose dataclass fields include these and `num_chains`."""
-
-    @property
-    def num_draws(self) -> int: ...
-    @property
-    def num_burn(self) -> int: ...
-    def sample(
-        self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any
-    ) -> Predictive: ...
-
-
 def by_split(
-    sampler: Shortened,
-    settings: Sequence[Setting],
+    sampler: "ChainSampler",
+    candidates: Sequence[Setting],
     problem: Problem,
     coreset: Coreset,
     rng: Rng,
     **options: Any,
 ) -> Predictive:
-    """Choose among the settings, then sample with the best; `options` are those of the sampler's
-    `sample`.
-    """
+    """Select a candidate, then sample with it; `options` are those of the sampler's `sample`."""
     index = held_out(problem, coreset, rng("held-out"))
-    shorter = {
-        "num_draws": max(5, sampler.num_draws // 4),
-        "num_burn": max(10, sampler.num_burn // 2),
-        "num_chains": NUM_CHAINS,
-    }
+    shorter = dataclasses.replace(
+        sampler,
+        num_draws=max(5, sampler.num_draws // 4),
+        num_burn=max(10, sampler.num_burn // 2),
+        num_chains=2,
+    )
     scores: list[float] = []
-    failure: RunError | None = None
-    for number, setting in enumerate(settings):
+    failure = RunError("no setting could be tried", code="no-candidate")
+    for number, setting in enumerate(candidates):
+        short = dataclasses.replace(shorter, **setting)
         try:
-            predict = _changed(sampler, **setting, **shorter).sample(
-                problem, coreset, rng("choose", number)
-            )
+            predict = short.sample(problem, coreset, rng("choose", number))
             scores.append(mean_log_likelihood(predict, problem, index))
         except RunError as error:
             scores.append(-math.inf)
             failure = error
-    score, best = max(zip(scores, settings, strict=True), key=lambda pair: pair[0])
+    score, best = max(zip(scores, candidates, strict=True), key=lambda pair: pair[0])
     if score == -math.inf:
-        raise failure or RunError("no setting could be tried")
-    predictive: Predictive = _changed(sampler, **best).sample(problem, coreset, rng, **options)
+        raise failure
+    predictive = dataclasses.replace(sampler, **best).sample(problem, coreset, rng, **options)
     numbers = {name: value for name, value in best.items() if isinstance(value, float)}
-    predictive.chosen = {**numbers, "held_out_nll": -score}
+    predictive.selected_settings = {**numbers, "held_out_nll": -score}
     return predictive
 
 
-def held_out(problem: Problem, coreset: Coreset, rng: Rng, num: int = NUM_HELD) -> Tensor:
+def held_out(problem: Problem, coreset: Coreset, rng: Rng, num: int = MAX_HELD_OUT) -> Tensor:
     """Indices of up to `num` training points that are not among the coreset's, (n,)."""
     free = torch.ones(problem.num_train, dtype=torch.bool)
     if coreset.indices is not None:
@@ -97,7 +86,9 @@ def held_out(problem: Problem, coreset: Coreset, rng: Rng, num: int = NUM_HELD) 
     index = free.nonzero().flatten()
     if len(index) == 0:
         raise ConfigError(
-            "the coreset holds every training point, so none is left to choose settings on; give prior_scale itself"
+            "the coreset holds every training point, so none is left to select settings on; "
+            "give prior_scale itself",
+            code="nothing-held-out",
         )
     return index[rng.permutation(len(index))[:num]]
 
@@ -110,7 +101,3 @@ def mean_log_likelihood(predict: Predict, problem: Problem, index: Tensor) -> fl
         for part in torch.split(index, _BATCH)
     )
     return total / len(index)
-
-
-def _changed(sampler: Any, **fields: Any) -> Any:
-    return dataclasses.replace(sampler, **fields)

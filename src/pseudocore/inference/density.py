@@ -1,5 +1,5 @@
-r"""The log-densities that samplers climb and walk on: the project's log-posterior, exactly or
-estimated.
+r"""The log-densities that samplers sample and optimisers climb: the project's log-posterior, exactly
+or estimated.
 
 $$ \log \pi(\theta \mid S) = \sum_m w_m \log p(y_m \mid x_m, \theta) + \log p(\theta) $$
 
@@ -11,7 +11,7 @@ Priors on $\theta$, each with one `scale` $\sigma$:
 
 | `prior` | log p(θ) up to a constant |
 |---|---|
-| `isotropic` | $-\lVert\theta\rVert^2 / 2\sigma^2$; $\sigma = 1/\sqrt{2\lambda}$ is the papers' $\lambda\lVert\theta\rVert^2$ |
+| `isotropic` | $-\lVert\theta\rVert^2 / 2\sigma^2$; in papers $\lambda\lVert\theta\rVert^2$, $\sigma = 1/\sqrt{2\lambda}$ |
 | `fan-in` | $-\sum_i n_i (\theta_i - c_i)^2 / 2\sigma^2$, where the layer of $\theta_i$ has $n_i$ inputs |
 | `unsquared` | $-M \lVert\theta\rVert / 2\sigma^2$ |
 
@@ -32,7 +32,6 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
@@ -42,9 +41,6 @@ from pseudocore.runtime.execution import map_independent
 Prior = Literal["isotropic", "fan-in", "unsquared"]
 LogPrior = Callable[[Tensor], Tensor]
 
-Chains = Literal["auto", "batched", "apart"]
-"""How several chains go through a network: as one batch, or each by itself."""
-
 NUM_COPIES = 8
 """Fixed augmented copies of the coreset behind an exact density, when the problem has an
 augmentation.
@@ -52,24 +48,20 @@ augmentation.
 
 
 def log_prior(problem: Problem, kind: Prior, scale: float | None, num_points: int) -> LogPrior:
-    """log p(theta) up to a constant; without a `scale`, the problem's own."""
+    """log p(theta) up to a constant; `scale` defaults to the problem's own."""
     sigma = problem.prior.scale if scale is None else scale
     if kind == "unsquared":
         return lambda theta: -num_points * theta.norm(dim=-1) / (2 * sigma**2)
     if kind == "isotropic":
         return lambda theta: -0.5 * (theta / sigma).square().sum(-1)
-    if not hasattr(problem.model, "layer_scale"):
-        raise ConfigError(
-            "prior = 'fan-in' needs a network that knows the inputs of its layers; use prior = 'isotropic' for this one"
-        )
     centre, spread = problem.model.layer_scale(device=problem.device, dtype=problem.dtype)
     return lambda theta: -0.5 * ((theta - centre) / (sigma * spread)).square().sum(-1)
 
 
 @dataclass(frozen=True)
 class PerChain:
-    """A log-density that draws nothing and that each of several chains climbs by itself, beside the
-    others where a GPU can.
+    """A log-density without randomness whose gradient is taken for each of several chains on its
+    own, at once where a GPU can.
     """
 
     value: LogDensity
@@ -78,22 +70,18 @@ class PerChain:
         return self.value(theta, rng)
 
 
-def like(log_density: LogDensity, changed: LogDensity) -> LogDensity:
-    """`changed`, to be climbed as the one it was made of."""
+def rewrap(log_density: LogDensity, changed: LogDensity) -> LogDensity:
+    """Wrap `changed` with the same chain batching as `log_density`."""
     return PerChain(changed) if isinstance(log_density, PerChain) else changed
 
 
-def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
+def grad_log_density(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
     """Gradient (chains, parameters) of a log-density and its value (chains,), the chains not
     interacting.
     """
     if isinstance(log_density, PerChain) and len(theta) > 1:
-        gradients, values = zip(
-            *map_independent(
-                partial(uphill, log_density, chain, rng) for chain in theta.unsqueeze(1)
-            ),
-            strict=True,
-        )
+        calls = (partial(grad_log_density, log_density, one, rng) for one in theta.unsqueeze(1))
+        gradients, values = zip(*map_independent(calls), strict=True)
         return torch.cat(gradients), torch.cat(values)
 
     def total(theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,72 +93,63 @@ def uphill(log_density: LogDensity, theta: Tensor, rng: Rng) -> tuple[Tensor, Te
 
 
 def exact(
-    problem: Problem, coreset: Coreset, prior: LogPrior, rng: Rng, chains: Chains = "auto"
+    problem: Problem, coreset: Coreset, prior: LogPrior, rng: Rng, *, per_chain: bool | None = None
 ) -> LogDensity:
-    """The log-posterior on all points, the same function at every call; `chains` says how several
-    go through the network.
+    """The log-posterior on all points, the same function at every call.
 
     With an augmentation the points are `NUM_COPIES` augmented copies of the coreset, drawn once and
     weighing as much as one together: a Metropolis test needs a density that does not move.
+    `per_chain` is whether several chains go through the network one by one; defaults to whether it
+    is convolutional and on a GPU.
     """
-    x, y, weight = (
-        problem.inputs(coreset.x),
-        _targets(problem, coreset),
-        coreset.weight.to(problem.device, problem.dtype),
-    )
-    augment = problem.augment
-    if augment is not None:
+    x, y, weight = problem.inputs(coreset.x), *_targets_and_weight(problem, coreset)
+    if (augment := problem.augment) is not None:
         x = torch.cat([augment(x, rng("copy", number)) for number in range(NUM_COPIES)])
         y, weight = torch.cat([y] * NUM_COPIES), weight.repeat(NUM_COPIES) / NUM_COPIES
 
     def log_density(theta: Tensor, rng: Rng) -> Tensor:
         return problem.log_likelihood(theta, x, y) @ weight + prior(theta)
 
-    apart = chains == "apart" or (
-        chains == "auto" and problem.device.type == "cuda" and not problem.is_dense
-    )
-    return PerChain(log_density) if apart else log_density
+    if per_chain is None:
+        per_chain = problem.device.type == "cuda" and not problem.is_dense
+    return PerChain(log_density) if per_chain else log_density
 
 
 def estimated(problem: Problem, coreset: Coreset, prior: LogPrior, batch_size: int) -> LogDensity:
-    """An unbiased estimate, new at every stream: a random batch for each chain and a fresh
+    """An unbiased estimate, new for every stream: a random batch for each chain and a fresh
     augmentation, when there is one.
 
     Coresets up to `batch_size` are used whole. Batches are drawn with replacement, and their sum is
     scaled to that of all points.
     """
-    y, weight = _targets(problem, coreset), coreset.weight.to(problem.device, problem.dtype)
-    whole = len(coreset) <= batch_size
-    x = (
-        problem.inputs(coreset.x) if whole else coreset.x.to(problem.device)
-    )  # a full training set stays as it is stored
-    scale = 1.0 if whole else len(coreset) / batch_size
-
-    def augmented(inputs: Tensor, rng: Rng) -> Tensor:
-        return inputs if problem.augment is None else problem.augment(inputs, rng("augment"))
+    y, weight = _targets_and_weight(problem, coreset)
+    scale, augment = len(coreset) / batch_size, problem.augment
+    is_whole = len(coreset) <= batch_size
+    # A full training set stays as it is stored.
+    x = problem.inputs(coreset.x) if is_whole else coreset.x.to(problem.device)
 
     def on_all(theta: Tensor, rng: Rng) -> Tensor:
-        return problem.log_likelihood(theta, augmented(x, rng), y) @ weight + prior(theta)
+        inputs = x if augment is None else augment(x, rng("augment"))
+        return problem.log_likelihood(theta, inputs, y) @ weight + prior(theta)
 
     def on_batches(theta: Tensor, rng: Rng) -> Tensor:
-        index = rng("batch").integers(
-            len(x), theta.shape[0], batch_size, device=x.device
-        )  # (chains, batch)
-        inputs = augmented(problem.inputs(x[index.flatten()]), rng)
-        own = theta, inputs.view(*index.shape, *inputs.shape[1:]), y[index]
-        if (
-            x.is_cuda and not problem.is_dense
-        ):  # batched convolutions are slow there, and know one layout, which is not the network's
-            likelihood = torch.stack(
-                [problem.log_likelihood(*one) for one in zip(*own, strict=True)]
-            )
+        # (chains, batch)
+        index = rng("batch").integers(len(x), theta.shape[0], batch_size, device=x.device)
+        inputs = problem.inputs(x[index.flatten()])
+        inputs = inputs if augment is None else augment(inputs, rng("augment"))
+        parts = theta, inputs.view(*index.shape, *inputs.shape[1:]), y[index]
+        if x.is_cuda and not problem.is_dense:
+            # Batched convolutions are slow there, and know one layout, which is not the network's.
+            each = [problem.log_likelihood(*one) for one in zip(*parts, strict=True)]
+            likelihood = torch.stack(each)
         else:
-            likelihood = vmap(problem.log_likelihood)(*own)
+            likelihood = vmap(problem.log_likelihood)(*parts)
         return scale * (weight[index] * likelihood).sum(-1) + prior(theta)
 
-    return on_all if whole else on_batches
+    return on_all if is_whole else on_batches
 
 
-def _targets(problem: Problem, coreset: Coreset) -> Tensor:
+def _targets_and_weight(problem: Problem, coreset: Coreset) -> tuple[Tensor, Tensor]:
     y = coreset.targets.to(problem.device)
-    return y.to(problem.dtype) if y.is_floating_point() else y
+    y = y.to(problem.dtype) if y.is_floating_point() else y
+    return y, coreset.weight.to(problem.device, problem.dtype)

@@ -11,7 +11,7 @@ where the $\hat P_t = \hat\rho_{2t} + \hat\rho_{2t+1}$ are summed as long as the
 made to fall (Geyer 1992). R-hat and bulk ESS are of the draws' normal scores, tail ESS is of the
 indicators of the 5 % and 95 % quantiles.
 
-Functions identify, weights do not: hidden units can be exchanged without changing a prediction, so
+Functions are identified, weights are not: hidden units can be exchanged without changing a prediction, so
 chains may agree on every prediction and on no weight. Warnings therefore go by the predictions;
 random projections of theta are given beside them.
 """
@@ -19,7 +19,7 @@ random projections of theta are given beside them.
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,14 +27,14 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 from pseudocore.inference.draws import Draws
-from pseudocore.inference.hmc import DIVERGENT
+from pseudocore.inference.hmc import MAX_ENERGY_ERROR
 from pseudocore.inference.predict import Predictive
 
 NUM_PROBES, NUM_PROJECTIONS = 32, 16
-FEWEST = 8
+MIN_DRAWS = 8
 """Draws a chain below which nothing can be said."""
-MIXED, ENOUGH = 1.05, 50.0
-"""R-hat above and ESS below which a warning is due. Vehtari et al. ask for 1.01 and 400 for
+MAX_RHAT, MIN_ESS, MIN_ACCEPT = 1.05, 50.0, 0.4
+"""Beyond these a warning is due. Vehtari et al. ask for an R-hat of 1.01 and an ESS of 400 for
 quantities that are published to digits.
 """
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -49,8 +49,8 @@ class Mixing(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """How far the draws can be trusted; `accept` and below are None for samplers without a
-    Metropolis test.
+    """How far the draws can be trusted; from `accept` on None for samplers without a Metropolis
+    test.
     """
 
     num_draws: int
@@ -98,7 +98,7 @@ def ess_tail(values: Tensor) -> Tensor:
 
 def mixing(values: Tensor) -> Mixing:
     """The worst of several quantities (draws, chains, quantities); nan with fewer than eight draws."""
-    if len(values) < FEWEST:
+    if len(values) < MIN_DRAWS:
         return Mixing(math.nan, math.nan, math.nan)
     return Mixing(
         float(rhat(values).max()), float(ess_bulk(values).min()), float(ess_tail(values).min())
@@ -106,20 +106,19 @@ def mixing(values: Tensor) -> Mixing:
 
 
 def diagnose(predictive: Predictive, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B008  frozen
-    """Look at the draws behind a predictive, one at a time: at what they predict for some training
-    points, and at themselves.
+    """Diagnose the draws behind a predictive, one at a time: their predictions for some training
+    points, and themselves.
     """
-    if isinstance(predictive.draws, Tensor):
+    problem, draws = predictive.problem, predictive.chains
+    if draws is None:
         raise ConfigError(
-            "only draws of chains can be diagnosed; these networks were trained one by one"
+            "only draws of chains can be diagnosed; these networks were trained one by one",
+            code="no-chains",
         )
-    problem, draws = predictive.problem, cast(Draws, predictive.draws)
     probes = rng("probes").permutation(problem.num_train)[:NUM_PROBES]
     x, y = problem.data.train.x[probes], problem.data.train.y[probes]
     num_draws, (num_chains, num_parameters) = len(draws), draws[0].shape
-    at_labels = [
-        log_probs.cpu().exp().gather(1, y[:, None]).squeeze(1) for log_probs in predictive.each(x)
-    ]
+    at_labels = [each.cpu().exp().gather(1, y[:, None])[:, 0] for each in predictive.each(x)]
     directions = rng("projections").normal(
         num_parameters, NUM_PROJECTIONS, device=draws[0].device, dtype=draws[0].dtype
     )
@@ -134,35 +133,39 @@ def diagnose(predictive: Predictive, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B
 
 
 def warnings(diagnosis: Diagnosis) -> list[str]:
-    """What a person should know before believing the predictions, in plain words; empty when there
-    is nothing.
-    """
+    """Sentences on what makes the predictions doubtful; empty when nothing does."""
     found = []
     r, bulk, _ = diagnosis.predictions
     total = diagnosis.num_draws * diagnosis.num_chains
-    if diagnosis.num_draws < FEWEST:
+    if diagnosis.num_draws < MIN_DRAWS:
         found.append(
-            f"{diagnosis.num_draws} draws a chain are too few to say whether it has mixed; keep at least {FEWEST} (num_draws)"
+            f"{diagnosis.num_draws} draws a chain are too few to say whether it has mixed; keep at "
+            f"least {MIN_DRAWS} (num_draws)"
         )
-    if r > MIXED:
+    if r > MAX_RHAT:
         found.append(
-            f"the chains have not mixed: R-hat {r:.2f} on predictions; run longer (num_burn, num_draws) or take longer trajectories"
+            f"the chains have not mixed: R-hat {r:.2f} on predictions; run longer (num_burn, "
+            "num_draws) or take longer trajectories"
         )
-    if bulk < ENOUGH:
+    if bulk < MIN_ESS:
         found.append(
-            f"the {total} draws are worth {bulk:.0f} independent ones on predictions; keep more (num_draws) or space them further"
+            f"the {total} draws are worth {bulk:.0f} independent ones on predictions; keep more "
+            "(num_draws) or space them further"
         )
     if diagnosis.divergent:
         found.append(
-            f"{diagnosis.divergent} of {total} trajectories diverged; lower the step size or raise target_accept"
+            f"{diagnosis.divergent} of {total} trajectories diverged; lower the step size or raise "
+            "target_accept"
         )
     if diagnosis.stuck:
         found.append(
-            f"{diagnosis.stuck} of {diagnosis.num_chains} chains accepted nothing; lower the step size or burn in for longer"
+            f"{diagnosis.stuck} of {diagnosis.num_chains} chains accepted nothing; lower the step "
+            "size or burn in for longer"
         )
-    if diagnosis.accept is not None and diagnosis.accept < 0.4:
+    if diagnosis.accept is not None and diagnosis.accept < MIN_ACCEPT:
         found.append(
-            f"only {diagnosis.accept:.0%} of proposals were accepted; lower the step size, or burn in for longer so that it adapts"
+            f"only {diagnosis.accept:.0%} of proposals were accepted; lower the step size, or burn "
+            "in for longer so that it adapts"
         )
     return found
 
@@ -174,34 +177,32 @@ def of_all_seeds(diagnoses: Sequence[Diagnosis]) -> list[str]:
     kinds: dict[str, list[list[str]]] = {}
     for sentence in (sentence for found in diagnoses for sentence in warnings(found)):
         kinds.setdefault(_NUMBER.sub("{}", sentence), []).append(_NUMBER.findall(sentence))
-    said = []
+    merged = []
     for kind, numbers in kinds.items():
         spans = [
             " to ".join(dict.fromkeys([min(column, key=float), max(column, key=float)]))
             for column in zip(*numbers, strict=True)
         ]
-        said.append(
-            kind.format(*spans)
-            + (f" ({len(numbers)} of {len(diagnoses)} seeds)" if len(diagnoses) > 1 else "")
-        )
-    return said
+        of_seeds = f" ({len(numbers)} of {len(diagnoses)} seeds)" if len(diagnoses) > 1 else ""
+        merged.append(kind.format(*spans) + of_seeds)
+    return merged
 
 
 def _proposals(draws: Draws) -> tuple[float | None, int | None, int | None, float | None]:
+    """`accept` to `energy_error` of a diagnosis."""
     try:
         accept, accepted, error = (
             draws.trace(name).double() for name in ("accept", "accepted", "energy_error")
         )
     except KeyError:
         return None, None, None, None
-    fine = error.abs() <= DIVERGENT
-    size = float(error[fine].abs().mean()) if fine.any() else math.inf
-    return (
-        float(accept.mean()),
+    is_fine = error.abs() <= MAX_ENERGY_ERROR
+    size = float(error[is_fine].abs().mean()) if is_fine.any() else math.inf
+    num_stuck, num_divergent = (
         int((accepted.sum(0) == 0).sum()),
-        int((error > DIVERGENT).sum()),
-        size,
+        int((error > MAX_ENERGY_ERROR).sum()),
     )
+    return float(accept.mean()), num_stuck, num_divergent, size
 
 
 def _split(values: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ Deviations:
 5. The authors draw momentum with scale $\sigma_r$ but move and test with unit mass;
    `mismatched_momentum` does so.
 6. The authors' prior norm is unsquared: `prior` = unsquared (`density.py`).
-7. Temperature and scale of the prior are chosen (`choose.py`) unless told, and the prior is scaled
+7. Temperature and scale of the prior are selected (`choose.py`) by default, and the prior is scaled
    by fan-in; as published 1, a fixed λ and isotropic.
 """
 
@@ -46,67 +46,71 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
-from pseudocore.inference.chain import ChainSettings, Units, sample
-from pseudocore.inference.choose import by_split
+from pseudocore.inference.chain import ChainSampler, Units
+from pseudocore.inference.choose import Setting
 from pseudocore.inference.draws import Draws
-from pseudocore.inference.predict import Predictive
 from pseudocore.inference.step_size import Adaptation, adapt, begin
 
-DIVERGENT = 1000.0
-"""Energy error of a trajectory that has left the level set it should stay on."""
+MAX_ENERGY_ERROR = 1000.0
+"""Energy error above which a trajectory has left the level set it should stay on."""
 
-FEWEST = 10
-"""Burnt draws below which a step size cannot be adapted: the first few only swing around it."""
+MIN_BURN_TO_ADAPT = 10
+"""Burnt draws below which the step size is not adapted: the first few only swing around it."""
 
-Climb = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Thetas (chains, parameters) to the gradient of the log-density there, and the log-density
-(chains,).
+CANDIDATES = ((0.1, 8.0), (0.001, 2.0), (0.001, 4.0), (0.001, 8.0))
+"""Temperature and scale of the prior to select from, by the study in docs/inference.md; the first
+where the coreset is all there is, so that nothing is left to select on.
 """
 
-
-USUAL = ((0.1, 8.0), (0.001, 2.0), (0.001, 4.0), (0.001, 8.0))
-"""Temperature and scale of the prior to choose from, by the study in docs/inference.md; the first
-where the coreset is all there is, so
-that nothing is left to choose on."""
+GradLogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Thetas (chains, parameters) to the gradient of the log-density there and its value (chains,)."""
 
 
-class State(NamedTuple):
-    theta: Tensor  # (chains, parameters)
-    log_density: Tensor  # (chains,), at temperature T
-    gradient: Tensor  # (chains, parameters), of it
-    step: Tensor
-    adaptation: Adaptation
-
-
-class Info(NamedTuple):
-    """Of one proposal, (chains,) each."""
-
+class HMCState(NamedTuple):
+    theta: Tensor
+    """(chains, parameters)"""
     log_density: Tensor
-    accept: Tensor  # probability
+    """At temperature T, (chains,)."""
+    gradient: Tensor
+    """Of the log-density, (chains, parameters)."""
+    step: Tensor
+    """Proposals made, as float."""
+    adaptation: Adaptation
+    """Of the step size."""
+
+
+class HMCInfo(NamedTuple):
+    log_density: Tensor
+    """At temperature T after the proposal, (chains,)."""
+    accept: Tensor
+    """Acceptance probability, (chains,)."""
     accepted: Tensor
-    energy_error: Tensor  # H after − H before
+    """1 where the proposal was accepted, else 0, (chains,)."""
+    energy_error: Tensor
+    """H after the trajectory minus H before, (chains,)."""
     step_size: Tensor
+    """Of the leapfrog steps, (chains,)."""
 
 
 @inferences.register("hmc", kind="sampler", paper="Neal 2011, arXiv 1206.1901")
 @dataclass(frozen=True, kw_only=True)
-class HMC(ChainSettings):
+class HMC(ChainSampler):
     """Hamiltonian Monte Carlo, Metropolis-corrected, with adapted step size."""
 
     num_draws: Count = 20
     """Draws kept of each chain."""
     num_burn: Whole = 100
-    """Draws thrown away first, while the step size settles."""
+    """Draws discarded first, while the step size settles."""
     num_chains: Count = 4
     """Chains, each from its own start."""
     temperature: Annotated[float | None, Range(above=0)] = None
-    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior. Unless told,
-    .1 or .001, chosen by short chains scored
-    on held-out training points."""
+    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior. Defaults to .1
+    or .001, selected by short chains scored on held-out training points.
+    """
     prior_scale: Annotated[float | None, Range(above=0)] = None
     """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the
-    parameters themselves. Unless told, 8 at
-    .1, and 2, 4 or 8 at .001."""
+    parameters themselves. Defaults to 8 at .1, and to 2, 4 or 8, selected likewise, at .001.
+    """
     num_leapfrog: Count = 10
     """Leapfrog steps a proposal."""
     step_size: Positive = 0.05
@@ -127,127 +131,103 @@ class HMC(ChainSettings):
     mismatched_momentum: bool = False
     """Published fault: momentum has momentum_scale, but dynamics and energy have unit mass."""
 
-    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:
+    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> HMCState:
         """`log_density` must be the same function at every call."""
-        gradient, value = self._climb(log_density, rng)(theta)
-        adaptation = begin(self.step_size * self._heat**0.5, value)
-        return State(
-            theta,
-            value,
-            gradient,
-            torch.zeros((), dtype=theta.dtype, device=theta.device),
-            adaptation,
-        )
+        gradient, value = self._gradient(log_density, rng)(theta)
+        step = torch.zeros((), dtype=theta.dtype, device=theta.device)
+        adaptation = begin(self.step_size * self._temperature**0.5, value)
+        return HMCState(theta, value, gradient, step, adaptation)
 
-    def step(self, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
-        climb, mass = (
-            self._climb(log_density, rng),
-            1.0 if self.mismatched_momentum else self.momentum_scale**2,
-        )
+    def step(self, log_density: LogDensity, state: HMCState, rng: Rng) -> tuple[HMCState, HMCInfo]:
+        gradient_at = self._gradient(log_density, rng)
+        mass = 1.0 if self.mismatched_momentum else self.momentum_scale**2
         like: Any = {"device": state.theta.device, "dtype": state.theta.dtype}
         momentum = self.momentum_scale * rng("momentum").normal(*state.theta.shape, **like)
         uniform = 2 * rng("jitter").uniform(len(state.theta), **like) - 1
         step_size = state.adaptation.log_step.exp() * (1 + self.jitter * uniform)
         theta, after, gradient, value = leapfrog(
-            climb, state.theta, momentum, state.gradient, step_size, self.num_leapfrog, mass
+            gradient_at, state.theta, momentum, state.gradient, step_size, self.num_leapfrog, mass
         )
-        kinetic = (after.square().sum(-1) - momentum.square().sum(-1)) / (
-            2 * mass
-        )  # K after − K before
+        # K after − K before
+        kinetic = (after.square().sum(-1) - momentum.square().sum(-1)) / (2 * mass)
         energy_error = state.log_density - value + (-kinetic if self.flip_kinetic else kinetic)
         accept = (-energy_error).exp().clamp(max=1).nan_to_num(0.0)
         accepted = rng("accept").uniform(len(theta), **like) < accept
         step, adaptation = state.step + 1, state.adaptation
-        if self.target_accept > 0 and self.num_burn >= FEWEST:
+        if self.target_accept > 0 and self.num_burn >= MIN_BURN_TO_ADAPT:
             adaptation = self._adapted(adaptation, accept, step)
-        wide = accepted.unsqueeze(-1)
-        here = torch.where(accepted, value, state.log_density)
-        new = State(
-            torch.where(wide, theta, state.theta),
-            here,
-            torch.where(wide, gradient, state.gradient),
-            step,
-            adaptation,
-        )
-        return new, Info(
-            here, accept, accepted.to(value), energy_error.nan_to_num(torch.inf), step_size
-        )
-
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predictive:
-        return self.sample(problem, coreset, rng)
-
-    def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
-        """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
-        if (self.temperature is None or self.prior_scale is None) and len(
-            coreset
-        ) < problem.num_train:
-            return by_split(self, self._settings_to_try(), problem, coreset, rng, **options)
-        units = Units.of(problem) if self.mass == "fan-in" else None
-        return sample(
-            self,
-            self.log_density(problem, coreset, rng),
-            problem,
-            coreset,
-            rng,
-            units=units,
-            **options,
-        )
+        per_chain = accepted.unsqueeze(-1)
+        theta = torch.where(per_chain, theta, state.theta)
+        gradient = torch.where(per_chain, gradient, state.gradient)
+        value = torch.where(accepted, value, state.log_density)
+        energy_error = energy_error.nan_to_num(torch.inf)
+        info = HMCInfo(value, accept, accepted.to(value), energy_error, step_size)
+        return HMCState(theta, value, gradient, step, adaptation), info
 
     def log_density(self, problem: Problem, coreset: Coreset, rng: Rng) -> LogDensity:
-        prior = density.log_prior(
-            problem, self.prior, self.prior_scale or USUAL[0][1], len(coreset)
-        )
+        scale = self.prior_scale or CANDIDATES[0][1]
+        prior = density.log_prior(problem, self.prior, scale, len(coreset))
         return density.exact(problem, coreset, prior, rng("copies"))
 
-    def _settings_to_try(self) -> list[dict[str, float]]:
-        """The usual ones, with what was told in its place."""
+    def candidates(self, problem: Problem, coreset: Coreset) -> list[Setting]:
+        is_given = self.temperature is not None and self.prior_scale is not None
+        if is_given or len(coreset) >= problem.num_train:
+            return []
         pairs = dict.fromkeys(
             (self.temperature or temperature, self.prior_scale or scale)
-            for temperature, scale in USUAL
+            for temperature, scale in CANDIDATES
         )
         return [{"temperature": temperature, "prior_scale": scale} for temperature, scale in pairs]
 
-    @property
-    def _heat(self) -> float:
-        return self.temperature or USUAL[0][0]
+    def units(self, problem: Problem) -> Units | None:
+        if self.mass == "equal":
+            return None
+        return Units(*problem.model.layer_scale(device=problem.device, dtype=problem.dtype))
 
     def advice(self, draws: Draws) -> str | None:
         accepted, step_size = draws.trace("accepted"), draws.trace("step_size").double()
         if accepted.any():
             return None
-        last = float(step_size.mean()) / self._heat**0.5
-        way_out = (
-            f"try {last / 10:.1g}"
-            if self.target_accept == 0
-            else f"try a first guess of {last / 10:.1g} and a longer num_burn"
+        last = float(step_size.mean()) / self._temperature**0.5
+        smaller = f"{last / 10:.1g}"
+        if self.target_accept > 0:
+            smaller = f"a first guess of {smaller} and a longer num_burn"
+        return (
+            f"every one of {accepted.numel()} proposals was rejected: a step size of {last:.3g} is "
+            f"too long for this posterior; try {smaller}"
         )
-        return f"every one of {accepted.numel()} proposals was rejected: a step size of {last:.3g} is too long for this posterior; {way_out}"
 
     def on_divergence(self) -> str:
         if self.init_scale is None:
-            return "the network's own start has no finite log-density on these points: try preprocess = 'standard' or init_scale = 0.01"
-        return f"the start itself has no finite log-density: try a smaller init_scale than {self.init_scale:g}, or the network's own"
+            return (
+                "the network's own start has no finite log-density on these points: try "
+                "preprocess = 'standard' or init_scale = 0.01"
+            )
+        return (
+            "the start itself has no finite log-density: try a smaller init_scale than "
+            f"{self.init_scale:g}, or the network's own"
+        )
 
-    def _climb(self, log_density: LogDensity, rng: Rng) -> Climb:
-        cold = density.like(log_density, lambda theta, rng: log_density(theta, rng) / self._heat)
-        return lambda theta: density.uphill(cold, theta, rng("density"))
+    @property
+    def _temperature(self) -> float:
+        return self.temperature or CANDIDATES[0][0]
+
+    def _gradient(self, log_density: LogDensity, rng: Rng) -> GradLogDensity:
+        cold = density.rewrap(
+            log_density, lambda theta, rng: log_density(theta, rng) / self._temperature
+        )
+        return lambda theta: density.grad_log_density(cold, theta, rng("density"))
 
     def _adapted(self, adaptation: Adaptation, accept: Tensor, step: Tensor) -> Adaptation:
         """Adapt while burning in; from the last burnt draw on, the average."""
         new = adapt(adaptation, accept, step, self.target_accept)
-        new = new._replace(
-            log_step=torch.where(step < self.num_burn, new.log_step, new.log_average)
-        )
-        return Adaptation(
-            *(
-                torch.where(step <= self.num_burn, *pair)
-                for pair in zip(new, adaptation, strict=True)
-            )
-        )
+        log_step = torch.where(step < self.num_burn, new.log_step, new.log_average)
+        pairs = zip(new._replace(log_step=log_step), adaptation, strict=True)
+        return Adaptation(*(torch.where(step <= self.num_burn, *pair) for pair in pairs))
 
 
 def leapfrog(
-    climb: Climb,
+    gradient_at: GradLogDensity,
     theta: Tensor,
     momentum: Tensor,
     gradient: Tensor,
@@ -262,6 +242,6 @@ def leapfrog(
     momentum = momentum + size / 2 * gradient
     for number in range(num_steps):
         theta = theta + size / mass * momentum
-        gradient, value = climb(theta)
+        gradient, value = gradient_at(theta)
         momentum = momentum + (size if number + 1 < num_steps else size / 2) * gradient
     return theta, momentum, gradient, value

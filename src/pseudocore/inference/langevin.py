@@ -6,8 +6,7 @@ $$ \theta \leftarrow \theta + \tfrac\varepsilon2 \nabla_\theta \log\hat\pi(\thet
 
 $\log\hat\pi$ is an unbiased estimate of the log-posterior from a batch (`density.estimated`). There
 is no Metropolis test, so draws are off by the batches' noise and by $O(\varepsilon)$: on a Gaussian
-of precision κ the variance is $T / \kappa(1 -
-\varepsilon\kappa/4)$ and not $T/\kappa$.
+of precision κ the variance is $T / \kappa(1 - \varepsilon\kappa/4)$ and not $T/\kappa$.
 
 Cost: `num_inner` gradients on at most `batch_size` points a draw and chain.
 
@@ -15,83 +14,119 @@ Deviations: the step size is constant; Welling & Teh let it fall, which trades t
 slower mixing.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from torch import Tensor
 
-from pseudocore.core.config import Count, Range
+from pseudocore.core.config import Count, Positive, Range
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
-from pseudocore.inference.chain import StochasticSettings, sample
-from pseudocore.inference.choose import by_split
-from pseudocore.inference.draws import Draws
-from pseudocore.inference.predict import Predictive
-
-RELATIVE = 0.02
-"""Default step size times the coreset's total weight: curvature grows with the weight, and so must
-the step size shrink.
-"""
+from pseudocore.inference.chain import ChainSampler
+from pseudocore.inference.choose import FACTORS, Setting
 
 
-class State(NamedTuple):
-    theta: Tensor  # (chains, parameters)
+@dataclass(frozen=True, kw_only=True)
+class StochasticSampler(ChainSampler):
+    """Chains on estimates of the log-posterior, without a Metropolis test."""
+
+    temperature: Positive = 0.1
+    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior."""
+    prior_scale: Positive = 8.0
+    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the
+    parameters themselves.
+    """
+    choose_prior: Literal["given", "split"] = "given"
+    """Whether prior_scale is used as it is, or selected within a factor of 4 by short chains scored
+    on held-out training points.
+    """
+    num_inner: Count = 20
+    """Gradient steps between draws."""
+    step_size: Annotated[float | None, Range(above=0)] = None
+    """Step size on the summed log-posterior. Defaults to .02 over the coreset's total weight for
+    sgld, to .1 over its root for sghmc and a-sghmc.
+    """
+
+    relative_step_size: ClassVar[float]
+    weight_power: ClassVar[float]
+    """The default step size is the relative one over the total weight to this power: curvature
+    grows with the weight.
+    """
+
+    @abstractmethod
+    def points_per_step(self, coreset: Coreset) -> int:
+        """Points behind each gradient; coresets up to this size are used whole."""
+
+    @property
+    def size(self) -> float:
+        """The step size, for a total weight of 1 when it is left to default."""
+        return self.step_size or self.relative_step_size
+
+    def log_density(self, problem: Problem, coreset: Coreset, rng: Rng) -> LogDensity:
+        prior = density.log_prior(problem, self.prior, self.prior_scale, len(coreset))
+        return density.estimated(problem, coreset, prior, self.points_per_step(coreset))
+
+    def candidates(self, problem: Problem, coreset: Coreset) -> list[Setting]:
+        factors = FACTORS if self.choose_prior == "split" else ()
+        scales = [factor * self.prior_scale for factor in factors]
+        return [{"prior_scale": scale, "choose_prior": "given"} for scale in scales]
+
+    def fitted_to(self, coreset: Coreset) -> Self:
+        usual = self.relative_step_size / float(coreset.weight.sum()) ** self.weight_power
+        return replace(self, step_size=self.step_size or usual)
+
+    def on_divergence(self) -> str:
+        smaller = self.size / 10**self.weight_power
+        return f"a step size of {self.size:.3g} is too long for this posterior, try {smaller:.1g}"
 
 
-class Info(NamedTuple):
-    """After the last inner step, (chains,) each."""
+class SGLDState(NamedTuple):
+    theta: Tensor
+    """(chains, parameters)"""
 
-    log_density: Tensor  # estimated, before that step
+
+class SGLDInfo(NamedTuple):
+    log_density: Tensor
+    """Estimated, before the last inner step, (chains,)."""
     gradient_norm: Tensor
+    """Of the last inner step, (chains,)."""
 
 
 @inferences.register("sgld", kind="sampler", paper="Welling & Teh 2011")
 @dataclass(frozen=True, kw_only=True)
-class SGLD(StochasticSettings):
+class SGLD(StochasticSampler):
     """Stochastic gradient Langevin dynamics on mini-batches."""
 
-    num_inner: Count = 20
-    """Gradient steps between draws."""
-    step_size: Annotated[float | None, Range(above=0)] = None
-    """Step size on the summed log-posterior; unless told, 0.02 over the total weight of the
-    coreset.
-    """
     batch_size: Count = 256
     """Points per step and chain; coresets up to this size are used whole."""
 
-    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> State:
-        return State(theta)
+    relative_step_size, weight_power = 0.02, 1.0
 
-    def step(self, log_density: LogDensity, state: State, rng: Rng) -> tuple[State, Info]:
-        theta, size = state.theta, self.step_size or RELATIVE
+    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> SGLDState:
+        return SGLDState(theta)
+
+    def step(
+        self, log_density: LogDensity, state: SGLDState, rng: Rng
+    ) -> tuple[SGLDState, SGLDInfo]:
+        theta, size = state.theta, self.size
+        spread = (size * self.temperature) ** 0.5
         for number in range(self.num_inner):
-            inner = rng("inner", number)
-            gradient, here = density.uphill(log_density, theta, inner("density"))
-            noise = inner("noise").normal(*theta.shape, device=theta.device, dtype=theta.dtype)
-            theta = theta + size / 2 * gradient + (size * self.temperature) ** 0.5 * noise
-        return State(theta), Info(here, gradient.norm(dim=-1))
+            force, noise, value = noisy_gradient(log_density, theta, rng("inner", number))
+            theta = theta + size / 2 * force + spread * noise
+        return SGLDState(theta), SGLDInfo(value, force.norm(dim=-1))
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predictive:
-        return self.sample(problem, coreset, rng)
+    def points_per_step(self, coreset: Coreset) -> int:
+        return self.batch_size
 
-    def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
-        """As `fit`, with the options of `chain.sample`: where draws and checkpoints go."""
-        if settings := self.settings_to_try():
-            return by_split(self, settings, problem, coreset, rng, **options)
-        log_density = density.estimated(
-            problem,
-            coreset,
-            density.log_prior(problem, self.prior, self.prior_scale, len(coreset)),
-            self.batch_size,
-        )
-        scaled = replace(self, step_size=self.step_size or RELATIVE / float(coreset.weight.sum()))
-        return sample(scaled, log_density, problem, coreset, rng, **options)
 
-    def advice(self, draws: Draws) -> str | None:
-        return None
-
-    def on_divergence(self) -> str:
-        return f"a step size of {self.step_size or RELATIVE:.3g} is too long for this posterior, try {(self.step_size or RELATIVE) / 10:.1g}"
+def noisy_gradient(
+    log_density: LogDensity, theta: Tensor, rng: Rng
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient of a log-density, standard normal noise like it, and the log-density (chains,)."""
+    gradient, value = density.grad_log_density(log_density, theta, rng("density"))
+    noise = rng("noise").normal(*theta.shape, device=theta.device, dtype=theta.dtype)
+    return gradient, noise, value

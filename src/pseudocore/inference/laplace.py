@@ -5,15 +5,19 @@ The network is trained to the mode of the log-posterior by Adam. With features $
 appended for the bias), class probabilities $p_m$ there and prior precision $\delta$ of the head,
 the negative Hessian in the head's weights is exactly
 
-$$ H = \sum_m w_m \left(\operatorname{diag} p_m - p_m p_m^\top\right) \otimes \phi_m\phi_m^\top + \delta I, \qquad
-   \Sigma = T H^{-1}, \qquad f(x) \sim \mathcal N\left(\hat f(x),\; J_x \Sigma J_x^\top\right), \quad J_x = I_k \otimes \phi(x)^\top $$
+$$ H = \sum_m w_m \left(\operatorname{diag} p_m - p_m p_m^\top\right) \otimes \phi_m\phi_m^\top
+   + \delta I, \qquad \Sigma = T H^{-1}, \qquad
+   f(x) \sim \mathcal N\left(\hat f(x),\; J_x \Sigma J_x^\top\right), \quad
+   J_x = I_k \otimes \phi(x)^\top $$
 
 since the head is linear. With $L = \operatorname{diag}\sqrt p - p\sqrt p^\top$ we have
 $\operatorname{diag} p - pp^\top = LL^\top$, so that $H = U^\top U + \delta I$ with one row of $U$ a
 point and class, and nothing of the head's own size need be built:
 
-$$ J_x H^{-1} J_x^\top = \delta^{-1}\left(\lVert\phi\rVert^2 I_k - K_x^\top (\delta I + UU^\top)^{-1} K_x\right), \qquad
-   (UU^\top)_{ma, nb} = \phi_m^\top\phi_n (L_m^\top L_n)_{ab}, \; (K_x)_{ma, c} = \phi_m^\top\phi(x) (L_m)_{ca} $$
+$$ J_x H^{-1} J_x^\top = \delta^{-1}\left(\lVert\phi\rVert^2 I_k
+   - K_x^\top (\delta I + UU^\top)^{-1} K_x\right), \qquad
+   (UU^\top)_{ma, nb} = \phi_m^\top\phi_n (L_m^\top L_n)_{ab}, \;
+   (K_x)_{ma, c} = \phi_m^\top\phi(x) (L_m)_{ca} $$
 
 Predictions: `probit` is $\operatorname{softmax}(\hat f_c / \sqrt{1 + \frac\pi8 v_c})$ with the
 variances $v_c$; `mc` averages softmax over draws of the logits. The algebra is in float64 whatever
@@ -34,7 +38,7 @@ Deviations:
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,15 +48,14 @@ from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Predict
+from pseudocore.core.types import Coreset
 from pseudocore.inference import density
 from pseudocore.inference.evidence import best_precision
-from pseudocore.inference.predict import Settled
-from pseudocore.runtime.steps import StepRunner
-from pseudocore.training.optimisers import Moments, adam, cosine
-from pseudocore.training.optimisers import start as start_moments
+from pseudocore.inference.predict import Prediction
+from pseudocore.training.loop import train
+from pseudocore.training.optimisers import Moments, adam, cosine, start
 
-LARGEST = 10_000
+MAX_ROWS = 10_000
 """Rows of the largest matrix that is factored: points times classes."""
 
 
@@ -60,16 +63,17 @@ class HeadPosterior(NamedTuple):
     """A Gaussian over the last layer's weights around a trained network, at temperature 1."""
 
     theta: Tensor
+    """(parameters,)"""
     statistics: dict[str, Tensor] | None
-    features: Tensor  # φ (M, h + 1), in float64 as all that follow
-    roots: Tensor  # √w L (M, classes, classes)
-    factor: Tensor  # inverse Cholesky factor of δI + UUᵀ, (M k, M k)
-    precision: float  # δ
-
-
-class Training(NamedTuple):
-    theta: Tensor  # (1, parameters)
-    moments: Moments
+    """Of batch norm, on the coreset."""
+    features: Tensor
+    """φ, (M, h + 1), in float64 as all that follow."""
+    roots: Tensor
+    """√w L, (M, classes, classes)"""
+    factor: Tensor
+    """Inverse Cholesky factor of δI + UUᵀ, (M k, M k)."""
+    precision: float
+    """δ"""
 
 
 @inferences.register("laplace", kind="laplace", paper="Daxberger et al. 2021, arXiv 2106.14806")
@@ -100,7 +104,7 @@ class Laplace:
     num_draws: Count = 100
     """Draws of the logits, for mc."""
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Prediction:
         posterior = self.posterior(problem, coreset, rng)
         noise = rng("draws").normal(
             self.num_draws, problem.num_classes, device=problem.device, dtype=torch.float64
@@ -109,28 +113,31 @@ class Laplace:
         @torch.no_grad()
         def predict(raw: Tensor) -> Tensor:
             mean, covariance = logit_covariance(problem, posterior, problem.asked_inputs(raw))
+            covariance = self.temperature * covariance
             if self.predictive == "probit":
-                variance = self.temperature * covariance.diagonal(dim1=1, dim2=2)
-                return (
-                    (mean * (1 + math.pi / 8 * variance).rsqrt()).log_softmax(1).to(problem.dtype)
-                )
-            root = _root(self.temperature * covariance)
+                variance = covariance.diagonal(dim1=1, dim2=2)
+                logits = mean * (1 + math.pi / 8 * variance).rsqrt()
+                return logits.log_softmax(1).to(problem.dtype)
             # The same noise for every point, so that a prediction does not depend on its place in a
             # batch.
-            log_probs = (mean + (noise[:, None, None] @ root.mT).squeeze(2)).log_softmax(
-                -1
-            )  # (draws, n, classes)
+            drawn = mean + (noise[:, None, None] @ _root(covariance).mT).squeeze(2)
+            log_probs = drawn.log_softmax(-1)  # (draws, n, classes)
             return (log_probs.logsumexp(0) - math.log(self.num_draws)).to(problem.dtype)
 
-        if self.choose_prior == "given":
-            return predict
-        return Settled(predict, {"prior_scale": self._scale(problem, posterior.precision)})
+        selected = {}
+        if self.choose_prior == "marginal":
+            selected = {"prior_scale": math.sqrt(self._fan_in(problem) / posterior.precision)}
+        return Prediction(predict, selected_settings=selected)
 
     def posterior(self, problem: Problem, coreset: Coreset, rng: Rng) -> HeadPosterior:
         """The mode, and the Gaussian over the head around it."""
-        if (size := len(coreset) * problem.num_classes) > LARGEST:
+        if (size := len(coreset) * problem.num_classes) > MAX_ROWS:
             raise ConfigError(
-                f"laplace factors a matrix of {size}×{size}, points times classes; above {LARGEST} use last-layer-vi, sgd or ensemble"
+                f"laplace factors a matrix of {size}×{size}, points times classes; above "
+                f"{MAX_ROWS} use last-layer-vi, sgd or ensemble",
+                code="too-many-points",
+                rows=size,
+                limit=MAX_ROWS,
             )
         theta = self._mode(problem, coreset, rng)
         with torch.no_grad():
@@ -138,57 +145,46 @@ class Laplace:
             statistics = problem.model.statistics(theta, x) or None
             features, logits = _features_and_logits(problem, theta, x, statistics)
             p = logits.softmax(1)
-            roots = (
-                p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]
-            )  # L (M, classes, classes)
+            roots = p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]  # L
             roots = coreset.weight.to(p).sqrt()[:, None, None] * roots
-            gram = torch.einsum("mn,mca,ncb->manb", features @ features.mT, roots, roots).reshape(
-                size, size
-            )
+            gram = torch.einsum("mn,mca,ncb->manb", features @ features.mT, roots, roots)
+            gram = gram.reshape(size, size)
             precision = self._head_precision(problem, theta, gram)
             identity = torch.eye(size, device=gram.device, dtype=gram.dtype)
             root, failed = torch.linalg.cholesky_ex(gram + precision * identity)
             if failed or not root.isfinite().all():
                 raise RunError(
-                    "laplace found no curvature it could invert: training may have diverged (a smaller step_size), "
-                    f"or prior_scale = {self.prior_scale:g} is too extreme"
+                    "laplace found no curvature it could invert: training may have diverged (a "
+                    f"smaller step_size), or prior_scale = {self.prior_scale:g} is too extreme",
+                    code="no-curvature",
+                    prior_scale=self.prior_scale,
                 )
             factor = torch.linalg.solve_triangular(root, identity, upper=False)
         return HeadPosterior(theta, statistics, features, roots, factor, precision)
 
     def _mode(self, problem: Problem, coreset: Coreset, rng: Rng) -> Tensor:
-        """Adam up the log-posterior divided by the total weight, which leaves its step size its
-        usual meaning.
-        """
+        """The parameters of largest log-posterior, by Adam."""
         log_prior = density.log_prior(problem, self.prior, self.prior_scale, len(coreset))
         log_density = density.estimated(problem, coreset, log_prior, self.batch_size)
 
-        def step(_: Problem, state: Training, rng: Rng) -> tuple[Training, None]:
-            uphill, _value = density.uphill(log_density, state.theta, rng)
-            size = self.step_size * cosine(state.moments.steps, self.num_steps)
-            change, moments = adam(-uphill, state.moments, size)
-            return Training(state.theta - change, moments), None
+        def gradient(theta: Tensor, _: Tensor, rng: Rng) -> tuple[Tensor, None]:
+            return -density.grad_log_density(log_density, theta, rng)[0], None
 
-        theta = problem.model.init(rng("theta"), num=1, device=problem.device, dtype=problem.dtype)
-        state, step_once = Training(theta, start_moments(theta)), StepRunner(step, problem)
-        for number in range(self.num_steps):
-            state, _ = step_once(state, rng("step", number))
-        return state.theta[0].clone()
+        def optimiser(gradient: Tensor, moments: Moments, _: Tensor) -> tuple[Tensor, Moments]:
+            return adam(gradient, moments, self.step_size * cosine(moments.steps, self.num_steps))
+
+        options: Any = {"device": problem.device, "dtype": problem.dtype}
+        theta = problem.model.init(rng("theta"), num=1, **options)
+        num_steps = self.num_steps
+        return train(gradient, optimiser, theta, start(theta), problem, rng, num_steps=num_steps)[0]
 
     def _head_precision(self, problem: Problem, theta: Tensor, gram: Tensor) -> float:
-        if self.choose_prior == "marginal":
-            weight, bias = problem.model.head(theta.double())
-            return best_precision(
-                torch.linalg.eigvalsh(gram),
-                float(weight.square().sum() + bias.square().sum()),
-                self.temperature,
-            )
-        return (
-            self._fan_in(problem) / self.prior_scale / self.prior_scale
-        )  # a huge scale squared by ** would raise
-
-    def _scale(self, problem: Problem, precision: float) -> float:
-        return math.sqrt(self._fan_in(problem) / precision)
+        if self.choose_prior == "given":
+            # A huge scale squared by ** would raise.
+            return self._fan_in(problem) / self.prior_scale / self.prior_scale
+        weight, bias = problem.model.head(theta.double())
+        squared_norm = float(weight.square().sum() + bias.square().sum())
+        return best_precision(torch.linalg.eigvalsh(gram), squared_norm, self.temperature)
 
     def _fan_in(self, problem: Problem) -> int:
         return problem.model.num_features if self.prior == "fan-in" else 1
@@ -201,27 +197,21 @@ def logit_covariance(
     temperature 1, in float64.
     """
     features, mean = _features_and_logits(problem, posterior.theta, x, posterior.statistics)
-    cross = torch.einsum("nm,mca->nmac", features @ posterior.features.mT, posterior.roots).flatten(
-        1, 2
-    )  # K_x (n, M k, classes)
-    explained = posterior.factor @ cross
+    cross = torch.einsum("nm,mca->nmac", features @ posterior.features.mT, posterior.roots)
+    explained = posterior.factor @ cross.flatten(1, 2)  # of K_x (n, M k, classes)
     identity = torch.eye(mean.shape[1], device=mean.device, dtype=mean.dtype)
-    return mean, (
-        features.square().sum(1)[:, None, None] * identity - explained.mT @ explained
-    ) / posterior.precision
+    norms = features.square().sum(1)[:, None, None] * identity
+    return mean, (norms - explained.mT @ explained) / posterior.precision
 
 
 def _features_and_logits(
     problem: Problem, theta: Tensor, x: Tensor, statistics: dict[str, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
-    """Features with a 1 appended (n, h + 1), and what the head makes of them (n, classes), in
-    float64.
-    """
+    """Features with a 1 appended (n, h + 1) and logits (n, classes), in float64."""
     features = problem.model.features(theta, x, statistics).double()
     weight, bias = problem.model.head(theta.double())
-    return torch.cat(
-        [features, features.new_ones(len(features), 1)], 1
-    ), features @ weight.mT + bias
+    ones = features.new_ones(len(features), 1)
+    return torch.cat([features, ones], 1), features @ weight.mT + bias
 
 
 def _root(covariance: Tensor) -> Tensor:

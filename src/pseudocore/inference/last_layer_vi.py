@@ -16,7 +16,7 @@ Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor 
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,25 +27,22 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Predict
+from pseudocore.core.types import Coreset
 from pseudocore.inference.evidence import best_gaussian
-from pseudocore.inference.predict import Settled
+from pseudocore.inference.predict import Prediction
 from pseudocore.objectives import last_layer_gaussian as gaussian
 from pseudocore.objectives.pool import mean_squared_error
 from pseudocore.runtime import autodiff
-from pseudocore.runtime.steps import StepRunner
-from pseudocore.training.optimisers import Moments, adam, start
+from pseudocore.training.loop import random_batch, train
+from pseudocore.training.optimisers import adam, start
 
-LOGIT_SCALE, PRIOR_VARIANCE, RIDGE = 10.0, 0.01, 0.01
+DEFAULTS = {"logit_scale": 10.0, "prior_variance": 0.01, "ridge": 0.01}
 """Used for a coreset that brings none: the values VBPC starts from."""
 
+MAX_POINTS = 20_000
+"""Rows of the largest matrix that is factored."""
+
 OptionalPositive = Annotated[float | None, Range(above=0)]
-LARGEST = 20_000
-
-
-class Training(NamedTuple):
-    theta: Tensor
-    moments: Moments
 
 
 @inferences.register("last-layer-vi", kind="variational", paper="VBPC 2025, arXiv 2502.21143")
@@ -60,38 +57,49 @@ class LastLayerVI:
     batch_size: Count = 512
     """Points per step; coresets up to this size are used whole."""
     logit_scale: OptionalPositive = None
-    """Factor from last-layer outputs to logits; unless told, the coreset's own, else 10."""
+    """Factor from last-layer outputs to logits. Defaults to the coreset's own, else 10."""
     prior_variance: OptionalPositive = None
-    """Prior variance of a last-layer output at a typical point; unless told, the coreset's own,
-    else 0.01.
+    """Prior variance of a last-layer output at a typical point. Defaults to the coreset's own, else
+    0.01.
     """
     ridge: OptionalPositive = None
-    """Relative observation noise; unless told, the coreset's own, else 0.01."""
-
+    """Relative observation noise. Defaults to the coreset's own, else 0.01."""
     choose_prior: Literal["given", "marginal"] = "given"
     """Whether prior_variance and ridge are those above, or those of the largest marginal
     likelihood; a ridge that is given stays.
     """
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Prediction:
         if self.choose_prior == "marginal" and self.prior_variance is not None:
             raise ConfigError(
-                f"prior_variance = {self.prior_variance:g} was given and choose_prior = 'marginal' would choose it; leave one of them out"
+                f"prior_variance = {self.prior_variance:g} was given and choose_prior = 'marginal' "
+                "would select it; leave one of them out",
+                code="conflicting-options",
+                options=("prior_variance", "choose_prior"),
             )
-        if len(coreset) > LARGEST:
+        if len(coreset) > MAX_POINTS:
             raise ConfigError(
-                f"last-layer-vi factors a matrix of {len(coreset)}×{len(coreset)}; above {LARGEST} points use sgd or ensemble"
+                f"last-layer-vi factors a matrix of {len(coreset)}×{len(coreset)}; above "
+                f"{MAX_POINTS} points use sgd or ensemble",
+                code="too-many-points",
+                points=len(coreset),
+                limit=MAX_POINTS,
             )
         model = problem.model
         x, weight = problem.inputs(coreset.x), coreset.weight.to(problem.device, problem.dtype)
         y = _regression_targets(coreset, problem)
         theta = self._train(problem, x, y, weight, rng)
+        known = {**DEFAULTS, **coreset.learned}
+        scale = self.logit_scale or known["logit_scale"]
+        variance = self.prior_variance or known["prior_variance"]
+        ridge = self.ridge or known["ridge"]
+        selected = {}
         with torch.no_grad():
             statistics = model.statistics(theta, x) or None
             features = model.features(theta, x, statistics)
-            scale, variance, ridge = self._numbers(coreset)
             if self.choose_prior == "marginal":
                 ridge, variance = best_gaussian(features, y, weight, ridge=self.ridge)
+                selected = {"ridge": ridge, "prior_variance": variance}
             posterior = gaussian.fit(
                 features, y, ridge=ridge, prior_variance=variance, weight=weight
             )
@@ -101,11 +109,7 @@ class LastLayerVI:
             features = model.features(theta, problem.asked_inputs(raw), statistics)
             return gaussian.log_probs(*gaussian.predict(posterior, features), scale)
 
-        return (
-            predict
-            if self.choose_prior == "given"
-            else Settled(predict, {"ridge": ridge, "prior_variance": variance})
-        )
+        return Prediction(predict, selected_settings=selected)
 
     def _train(self, problem: Problem, x: Tensor, y: Tensor, weight: Tensor, rng: Rng) -> Tensor:
         """Adam on the weighted squared error from a fresh network."""
@@ -113,38 +117,25 @@ class LastLayerVI:
         def loss(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             return mean_squared_error(problem.model.logits(theta, x), y, weight)
 
-        def step(problem: Problem, state: Training, rng: Rng) -> tuple[Training, None]:
-            part: Tensor | slice = slice(None)
-            if len(x) > self.batch_size:
-                part = rng("batch").integers(len(x), self.batch_size, device=x.device)
-            inputs = (
-                x[part] if problem.augment is None else problem.augment(x[part], rng("augment"))
-            )
-            change, moments = adam(
-                autodiff.grad(loss)(state.theta, inputs, y[part], weight[part]),
-                state.moments,
-                self.step_size,
-            )
-            return Training(state.theta - change, moments), None
+        def gradient(theta: Tensor, _: Tensor, rng: Rng) -> tuple[Tensor, None]:
+            batch = random_batch(problem, self.batch_size, rng, x, y, weight)
+            return autodiff.grad(loss)(theta, *batch), None
 
         theta = problem.model.init(rng("theta"), device=problem.device, dtype=problem.dtype)
-        state, step_once = Training(theta, start(theta)), StepRunner(step, problem)
-        for number in range(self.num_steps):
-            state, _ = step_once(state, rng("step", number))
-        return state.theta.clone()
-
-    def _numbers(self, coreset: Coreset) -> tuple[float, float, float]:
-        learned = coreset.learned
-        scale = self.logit_scale or learned.get("logit_scale", LOGIT_SCALE)
-        variance = self.prior_variance or learned.get("prior_variance", PRIOR_VARIANCE)
-        return scale, variance, self.ridge or learned.get("ridge", RIDGE)
+        return train(
+            gradient,
+            lambda gradient, moments, _: adam(gradient, moments, self.step_size),
+            theta,
+            start(theta),
+            problem,
+            rng,
+            num_steps=self.num_steps,
+        )
 
 
 def _regression_targets(coreset: Coreset, problem: Problem) -> Tensor:
     """Real-valued targets (M, classes): the coreset's own, or centred one-hot labels."""
     if coreset.is_soft:
         return coreset.y.to(problem.device, problem.dtype)
-    return (
-        F.one_hot(coreset.y, problem.num_classes).to(problem.device, problem.dtype)
-        - 1 / problem.num_classes
-    )
+    one_hot = F.one_hot(coreset.y, problem.num_classes).to(problem.device, problem.dtype)
+    return one_hot - 1 / problem.num_classes

@@ -1,65 +1,76 @@
-r"""Bayesian model averages over draws, one draw and one test batch at a time.
+r"""Predictions, and Bayesian model averages over draws, one draw and one test batch at a time.
 
 $$ \log \bar p(y \mid x) = \log \frac1D \sum_{d=1}^{D} p(y \mid x, \theta_d), \qquad
    H[\bar p] = \frac1D \sum_d H[p_d] + I(y; \theta) $$
 
 The entropy of the average is the draws' mean entropy and the mutual information of label and theta.
-Only running sums (n, classes) are held, never draws × test × classes. Entropies are in nats."""
+Only running sums (n, classes) are held, never draws × test × classes. Entropies are in nats.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import Predict, Uncertainty
+from pseudocore.inference.draws import Draws
 
 
-class Thetas(Protocol):
-    """Draws by number: a tensor (draws, parameters), or anything whose entries are thetas
-    (parameters,) or (chains, parameters).
-    """
+class Prediction:
+    """A `Predict`, with what else is known about it."""
 
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Tensor: ...
+    selected_settings: Mapping[str, float]
+    """Settings that were selected on training data, by name."""
+    earlier: "tuple[Prediction, ...]"
+    """The same network at earlier moments of its training, where they were kept."""
 
-
-class Predictive:
-    """The predictions of a set of draws, averaged as probabilities: a `Predict` that also tells
-    what it does not know.
-    """
-
-    def __init__(self, problem: Problem, draws: Thetas, x: Tensor, *, rough: bool = False) -> None:
-        self.problem = problem
-        self.rough = rough
-        """Whether passes may be in the problem's reduced precision, which is enough for an
-        accuracy.
-        """
-        self.draws = draws
-        self.chosen: Mapping[str, float] = {}
-        """Settings that were chosen on the way, by name."""
-        self.earlier: tuple[Predictive, ...] = ()
-        """The same network at earlier moments of its training, where they were kept."""
-        self._x = x
-        self._statistics: dict[int, list[dict[str, Tensor] | None]] = {}
+    def __init__(
+        self, predict: Predict, *, selected_settings: Mapping[str, float] | None = None
+    ) -> None:
+        self._predict = predict
+        self.selected_settings = selected_settings or {}
+        self.earlier = ()
 
     def __call__(self, raw: Tensor) -> Tensor:
-        """Raw inputs (n, ...) to averaged log-probabilities (n, classes)."""
-        return self._mean(raw)[0]
+        """Raw inputs (n, ...) to log-probabilities (n, classes)."""
+        return self._predict(raw)
 
-    log_probs = __call__
+
+class Predictive(Prediction):
+    """The predictions of a set of draws, averaged as probabilities.
+
+    Args:
+        problem: What the draws were fitted to.
+        draws: Thetas (draws, parameters), or the draws of chains.
+        x: Network inputs the draws were fitted on, from which batch norm takes its statistics.
+        reduced_precision: Whether passes may be in the problem's reduced precision, which is enough
+            for an accuracy.
+    """
+
+    def __init__(
+        self, problem: Problem, draws: Tensor | Draws, x: Tensor, *, reduced_precision: bool = False
+    ) -> None:
+        super().__init__(lambda raw: self._mean(raw)[0])
+        self.problem = problem
+        self.draws = draws
+        self.chains: Draws | None = None if isinstance(draws, Tensor) else draws
+        """The draws, when they are those of chains."""
+        self._x = x
+        self._reduced_precision = reduced_precision
+        self._statistics: dict[int, list[dict[str, Tensor] | None]] = {}
+
+    def log_probs(self, raw: Tensor) -> Tensor:
+        return self(raw)
 
     def uncertainty(self, raw: Tensor) -> Uncertainty:
-        """Entropy of the average, and how much of it the draws' disagreement makes up; (n,) each."""
+        """Entropy of the average, and how much of it is disagreement of the draws."""
         mean, expected = self._mean(raw, entropies=True)
         entropy = _entropy(mean)
-        return Uncertainty(
-            entropy, (entropy - expected).clamp_min(0)
-        )  # at rounding only: the mean of concave H is below H of the mean
+        # Negative only by rounding: the mean of concave H is below H of the mean.
+        return Uncertainty(entropy, (entropy - expected).clamp_min(0))
 
     @torch.no_grad()
     def each(self, raw: Tensor) -> Iterator[Tensor]:
@@ -69,7 +80,7 @@ class Predictive:
             theta = self.draws[number].to(inputs.device)
             thetas = theta.unsqueeze(0) if theta.ndim == 1 else theta
             for theta, statistics in zip(thetas, self._statistics_of(number, thetas), strict=True):
-                with self.problem.fast() if self.rough else nullcontext():
+                with self.problem.fast() if self._reduced_precision else nullcontext():
                     logits = self.problem.model.logits(theta, inputs, statistics)
                 yield logits.to(self.problem.dtype).log_softmax(1)
 
@@ -86,35 +97,13 @@ class Predictive:
         return total - math.log(num), expected / num
 
     def _statistics_of(self, number: int, thetas: Tensor) -> list[dict[str, Tensor] | None]:
-        """Batch-norm statistics of the points the draws were fitted on, kept once known; None for
-        other norms.
+        """Batch-norm statistics of the points the draws were fitted on, cached; None for other
+        norms.
         """
         if number not in self._statistics:
-            self._statistics[number] = [
-                self.problem.model.statistics(theta, self._x) or None for theta in thetas
-            ]
+            model = self.problem.model
+            self._statistics[number] = [model.statistics(one, self._x) or None for one in thetas]
         return self._statistics[number]
-
-
-@dataclass(frozen=True, eq=False)
-class Settled:
-    """A `Predict` without draws, and the settings that were chosen on the way to it."""
-
-    predict: Predict
-    chosen: Mapping[str, float]
-
-    def __call__(self, raw: Tensor) -> Tensor:
-        return self.predict(raw)
-
-
-def averaged(problem: Problem, thetas: Thetas, x: Tensor, *, rough: bool = False) -> Predictive:
-    """BMA over draws: log of the mean over draws of p(y | x, theta); `rough`, where only accuracy
-    is asked for.
-
-    `x` are the network inputs the draws were fitted on; batch-norm networks take their statistics
-    from them.
-    """
-    return Predictive(problem, thetas, x, rough=rough)
 
 
 def _entropy(log_probs: Tensor) -> Tensor:

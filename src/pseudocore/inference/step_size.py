@@ -1,4 +1,4 @@
-r"""Step sizes that find themselves: dual averaging (Nesterov 2009) on the acceptance rate, as in
+r"""Step sizes adapted during burn-in: dual averaging (Nesterov 2009) on the acceptance rate, as in
 Hoffman & Gelman (2014), §3.2.
 
 $$ \bar H_m = \left(1 - \tfrac1{m + t_0}\right)\bar H_{m-1} + \tfrac1{m + t_0}(\delta - \alpha_m), \quad
@@ -19,14 +19,18 @@ GAMMA, T0, KAPPA = 0.05, 10.0, 0.75
 
 
 class Adaptation(NamedTuple):
-    centre: Tensor  # μ (chains,)
-    error: Tensor  # H̄ (chains,)
-    log_step: Tensor  # log ε, what the next trajectory uses (chains,)
-    log_average: Tensor  # log ε̄, what the chain settles on (chains,)
+    centre: Tensor
+    """μ, (chains,)"""
+    error: Tensor
+    """H̄, (chains,)"""
+    log_step: Tensor
+    """log ε of the next trajectory, (chains,)."""
+    log_average: Tensor
+    """log ε̄, used after burn-in, (chains,)."""
 
 
 def begin(step_size: float, like: Tensor) -> Adaptation:
-    """Nothing known but a first guess; `like` has one entry a chain."""
+    """The state before the first update, given a first guess; `like` is (chains,)."""
     guess = torch.full_like(like, math.log(step_size))
     return Adaptation(guess + math.log(10), torch.zeros_like(like), guess, torch.zeros_like(like))
 
@@ -40,6 +44,5 @@ def adapt(adaptation: Adaptation, accept: Tensor, step: Tensor, target: float) -
     error = (1 - share) * error + share * (target - accept)  # Eq. (5)
     log_step = centre - step.sqrt() / GAMMA * error
     weight = step**-KAPPA
-    return Adaptation(
-        centre, error, log_step, weight * log_step + (1 - weight) * log_average
-    )  # Eq. (6)
+    log_average = weight * log_step + (1 - weight) * log_average  # Eq. (6)
+    return Adaptation(centre, error, log_step, log_average)

@@ -5,14 +5,14 @@ $i$ (one filter of a convolution, one row of a matrix),
 
 | `Distance` | |
 |---|---|
-| `cosine` | $\sum_{l, i} 1 - \langle A_{li}, B_{li} \rangle / (\lVert A_{li} \rVert \lVert B_{li} \rVert)$ (Zhao, Mopuri, Bilen 2021) |
+| `cosine` | $\sum_{l, i} 1 - \cos(A_{li}, B_{li})$ (Zhao, Mopuri, Bilen 2021) |
 | `mse` | the mean of $(A - B)^2$ over all weights |
 | `squares` | the sum of $(A - B)^2$ over all weights, which Kim et al. (2022, IDC) call mse |
 | `l2` | $\lVert A - B \rVert_2$ over all parameters |
 
-Biases and the gains of norms are one number a node: a number has no direction, so the cosine leaves
-them out, and so do `mse` and `squares`. A node without a gradient on either side counts 1 in the
-cosine and pulls at nothing.
+Biases and the gains of norms are one number a node, which has no direction: the cosine leaves them
+out, and so do `mse` and `squares`. A node without a gradient on either side counts 1 in the cosine
+and has no derivative.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,7 @@ Distance = Literal["cosine", "mse", "squares", "l2"]
 
 
 def between(kind: Distance, one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
-    """The distance of two gradients, each given as tensors in the shapes of the parameters;
-    differentiable in both.
-    """
+    """The distance of two gradients, as tensors in the shapes of the parameters; differentiable."""
     if kind == "l2":
         difference = torch.cat([(a - b).flatten() for a, b in zip(one, other, strict=True)])
         return difference.square().sum().sqrt()

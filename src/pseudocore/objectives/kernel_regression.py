@@ -31,7 +31,7 @@ class RegressionSettings(PointSettings):
     label_lr: NonNegative = 0.01
     """Adam's step size on targets; 0 keeps the labels at centred one-hot."""
     ridge: Positive = 0.01
-    """Observation noise, relative to the mean of the kernel's diagonal (the squared feature norm)."""
+    """Observation noise, relative to the mean squared feature norm (the kernel's diagonal)."""
     logit_scale: Positive = 10.0
     """Initial factor from predictions to logits; learned."""
 

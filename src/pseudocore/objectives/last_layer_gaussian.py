@@ -23,7 +23,7 @@ from torch import Tensor
 
 
 class LastLayer(NamedTuple):
-    """A Gaussian over last-layer weights, one mean a class and one covariance for all."""
+    """A Gaussian over last-layer weights: one mean per class, one covariance for all."""
 
     features: Tensor  # Φ (M, h), rows scaled by sqrt(weight)
     coefficients: Tensor  # A⁻¹ Ŷ (M, classes): m = Φᵀ coefficients
@@ -42,9 +42,9 @@ def fit(
 ) -> LastLayer:
     """The posterior given coreset features (M, h) and targets (M, classes).
 
-    Both hyper-parameters are relative to the (weighted) mean squared feature norm k̄ = tr(ΦΦᵀ)/Σw,
-    so that they mean the same for every network: r = `ridge` · k̄, and ρ = k̄ / `prior_variance`,
-    the prior variance of an output at a typical point.
+    Both hyper-parameters are relative to the weighted mean squared feature norm k̄ = tr(ΦΦᵀ)/Σw:
+    r = `ridge` · k̄, and ρ = k̄ / `prior_variance`, the prior variance of an output at a typical
+    point. `weight` defaults to ones.
     """
     weight = features.new_ones(len(features)) if weight is None else weight
     typical: Tensor = (weight * features.square().sum(1)).sum() / weight.sum()
@@ -52,8 +52,7 @@ def fit(
     features, y = features * weight.sqrt().unsqueeze(1), y * weight.sqrt().unsqueeze(1)
     identity = torch.eye(len(features), dtype=features.dtype, device=features.device)
     cholesky, _ = torch.linalg.cholesky_ex(features @ features.mT + r * identity)
-    # The inverse factor once, and only products after it: on a GPU a triangular solve costs many
-    # times a product of this size.
+    # Inverted once: on a GPU a triangular solve costs many times a product of this size.
     factor = torch.linalg.solve_triangular(cholesky, identity, upper=False)
     return LastLayer(features, factor.mT @ (factor @ y), factor, r, rho)
 
@@ -77,11 +76,8 @@ def kl(posterior: LastLayer) -> Tensor:
 
 
 def log_probs(mean: Tensor, variance: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """Class log-probabilities (n, classes) by the probit-style approximation softmax(s μ / √(1 +
-    π/8 s² σ²)) (VBPC Eq. 27).
-    """
-    shrink: Tensor = (
-        1 + math.pi / 8 * (scale * scale) * variance
-    ).rsqrt()  # a huge scale squared by ** would raise
+    """Class log-probabilities (n, classes): softmax(s μ / √(1 + π/8 s² σ²)) (VBPC Eq. 27)."""
+    # scale * scale, as a huge float squared by ** would raise
+    shrink: Tensor = (1 + math.pi / 8 * (scale * scale) * variance).rsqrt()
     logits: Tensor = scale * mean * shrink.unsqueeze(1)
     return logits.log_softmax(1)

@@ -6,9 +6,9 @@ Parameterization", IDC.
 
 A stored image of side $s$ is cut into `factor`² tiles of side $s/$`factor`, and each tile is
 upsampled to side $s$ bilinearly: what networks see. That is linear in the stored image, $U T
-U^\top$ for a tile $T$ with row $i$ of $U$ the weights of pixel $i$ among the tile's, so the gradient
-reaches the stored pixels. All tiles of an image share its label and its weight. With `mirror` the
-mirror image of each follows, as another point of the same label.
+U^\top$ for a tile $T$, row $i$ of $U$ being the weights of pixel $i$ among the tile's, so that
+gradients reach the stored pixels. All tiles of an image share its label and its weight. With
+`mirror` the mirror image of each follows, as another point of the same label.
 
 A method calls `begin` for the initial stored images, `decode` for what networks see of them and
 their labels (or `split`, `repeat` and `mirrored` one by one), and `provenance` for the coreset,
@@ -112,8 +112,8 @@ def check(problem: Problem, per_class: int = 0, *, factor: int = 1, mirror: bool
     if not data.is_images:
         tiles = f"formation = {factor} cuts images into tiles"
         raise ConfigError(
-            f"{'mirror shows images mirrored' if mirror else tiles}, but {data.name!r} has features "
-            f"of shape {data.shape}; leave it out",
+            f"{'mirror shows images mirrored' if mirror else tiles}, but {data.name!r} has "
+            f"features of shape {data.shape}; leave it out",
             code="needs-images",
             shape=data.shape,
         )

@@ -1,5 +1,5 @@
-r"""Kernels of networks: the two closed forms of an infinitely wide fully-connected ReLU network,
-and the inner products of features.
+r"""Kernels of networks: closed forms of infinitely wide fully-connected ReLU networks, and inner
+products of features.
 
 For hidden layers $l = 1 \dots L$ of a network whose weights have variance $\sigma_w^2$ over the
 fan-in and whose biases have $\sigma_b^2$, with $c = K / \sqrt{K(x,x) K(x',x')}$ of the layer below
@@ -34,15 +34,13 @@ Kernel = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class DenseKernel(NamedTuple):
-    """The kernel of a fully-connected ReLU network of infinite width, on inputs (n, ...) taken as
-    vectors.
-    """
+    """The kernel of an infinitely wide fully-connected ReLU network, on flattened inputs."""
 
     kind: Literal["nngp", "ntk"]
     depth: int
     """Hidden layers L."""
     weight_variance: float = 2.0
-    """σ_w²; 2 keeps the size of what passes a layer."""
+    """σ_w²; 2 keeps the scale of activations."""
     bias_variance: float = 0.01
     """σ_b², above 0: a point at the origin has no direction otherwise."""
 
@@ -68,15 +66,13 @@ class DenseKernel(NamedTuple):
     def _between(self, x: Tensor, other: Tensor, own: Tensor | None) -> Tensor:
         """The recursion on x (n, d) and other (m, d), off the places of a point with itself."""
         half = self.weight_variance / 2
-        rows, columns = (
-            self._first(points.square().sum(1), x.shape[1]) for points in (x, other)
-        )  # K(x, x), K(x', x')
+        # K(x, x), K(x', x')
+        rows, columns = (self._first(points.square().sum(1), x.shape[1]) for points in (x, other))
         kernel = tangent = self._first(x @ other.mT, x.shape[1])
         for _ in range(self.depth):
             size = (rows.unsqueeze(1) * columns).sqrt()
-            zeroth, first = _arc_cosines(
-                kernel / size if own is None else torch.where(own, 0.0, kernel / size)
-            )
+            cosine = kernel / size if own is None else torch.where(own, 0.0, kernel / size)
+            zeroth, first = _arc_cosines(cosine)
             kernel = half * size * first + self.bias_variance
             tangent = kernel + half * tangent * zeroth
             rows, columns = half * rows + self.bias_variance, half * columns + self.bias_variance
@@ -102,7 +98,7 @@ def real_features(problem: Problem, theta: Tensor, x: Tensor, real: Tensor) -> T
 
 
 def inner_products(x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """The linear kernel of features x (n, h) with themselves (n, n) and of others (m, h) with them
+    """Inner products of features x (n, h) with themselves (n, n), and of others (m, h) with them
     (m, n), over h.
     """
     return x @ x.mT / x.shape[1], other @ x.mT / x.shape[1]

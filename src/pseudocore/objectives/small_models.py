@@ -5,8 +5,8 @@ A small model is a log-likelihood $f(x, \theta)$, its curvature and the scale $\
 $\mathcal N(0, \sigma_0^2 I)$. Newton's method on $\sum_m w_m f(x_m, \theta) + \log p(\theta)$ finds
 the mode, and the inverse curvature there is the covariance:
 
-$$ \theta \leftarrow \theta + H^{-1}\nabla, \qquad H = \sigma_0^{-2} I - \sum_m w_m \nabla^2_\theta f(x_m, \theta), \qquad
-   \pi \approx \mathcal N(\hat\theta, H^{-1}) . $$
+$$ \theta \leftarrow \theta + H^{-1}\nabla, \qquad H = \sigma_0^{-2} I - \sum_m w_m \nabla^2_\theta
+   f(x_m, \theta), \qquad \pi \approx \mathcal N(\hat\theta, H^{-1}) . $$
 
 Where f is quadratic in θ (location, linear regression) one step from anywhere is the exact
 posterior; elsewhere (softmax regression) this is Laplace's approximation. Everything is meant for
@@ -29,8 +29,8 @@ from pseudocore.core.rng import Rng
 NUM_HALVINGS = 10
 """Step lengths tried in a Newton step: 1, 1/2, 1/4, ..."""
 
-FLAT = 1e-12
-"""Share of the largest variance below which a direction has none."""
+RANK_TOLERANCE = 1e-12
+"""Share of the largest variance below which a direction counts as having none."""
 
 
 class Gaussian(NamedTuple):
@@ -41,28 +41,26 @@ class Gaussian(NamedTuple):
 class Quadratic(NamedTuple):
     """A log-likelihood to second order around a point, up to a constant."""
 
-    at: Tensor  # (p,)
-    slope: Tensor  # (p,), there
-    curvature: Tensor  # (p, p), minus the Hessian
+    at: Tensor  # the point (p,)
+    slope: Tensor  # the gradient there (p,)
+    curvature: Tensor  # minus the Hessian there (p, p)
 
     def slope_at(self, theta: Tensor) -> Tensor:
         return self.slope - self.curvature @ (theta - self.at)
 
 
 class SmallModel(Protocol):
-    """A likelihood with a Gaussian prior; inputs x (n, d), targets y (n, ...), parameters theta
-    (draws, p).
+    """A likelihood with a Gaussian prior of mean 0; inputs x (n, d), targets y (n, ...), parameters
+    theta (draws, p).
     """
 
     @property
     def prior(self) -> float:
-        """Standard deviation of the prior on every parameter, whose mean is 0."""
+        """Standard deviation of the prior."""
 
     @property
     def num_newton(self) -> int:
-        """Newton steps that reach the mode from the mode of slightly different points; 1 where f is
-        quadratic.
-        """
+        """Newton steps from the mode on slightly different points; 1 where f is quadratic."""
 
     def num_parameters(self, num_features: int) -> int: ...
     def log_likelihood(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -73,11 +71,13 @@ class SmallModel(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Location:
-    """x ~ N(θ, noise² I): the mean of a Gaussian; y is not looked at."""
+class _Conjugate:
+    """A Gaussian likelihood with one parameter per feature."""
 
     noise: float = 1.0
+    """Standard deviation of an observation."""
     prior: float = 1.0
+    """Standard deviation of the prior."""
     num_newton: int = 1
 
     def __post_init__(self) -> None:
@@ -85,6 +85,10 @@ class Location:
 
     def num_parameters(self, num_features: int) -> int:
         return num_features
+
+
+class Location(_Conjugate):
+    """x ~ N(θ, noise² I): the mean of a Gaussian; y is ignored."""
 
     def log_likelihood(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         squares = theta.square().sum(1, keepdim=True) - 2 * theta @ x.mT + x.square().sum(1)
@@ -94,19 +98,8 @@ class Location:
         return weight.sum() / self.noise**2 * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Regression:
-    """y ~ N(x·θ, noise²): linear regression on targets (n, 1), without a bias of its own."""
-
-    noise: float = 1.0
-    prior: float = 1.0
-    num_newton: int = 1
-
-    def __post_init__(self) -> None:
-        _check_positive(noise=self.noise, prior=self.prior)
-
-    def num_parameters(self, num_features: int) -> int:
-        return num_features
+class Regression(_Conjugate):
+    """y ~ N(x·θ, noise²): linear regression on targets (n, 1), without a bias."""
 
     def log_likelihood(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return -0.5 * (y.squeeze(1) - theta @ x.mT).square() / self.noise**2
@@ -123,6 +116,7 @@ class Softmax:
 
     num_classes: int = 2
     prior: float = 1.0
+    """Standard deviation of the prior."""
     num_newton: int = 3
 
     def __post_init__(self) -> None:
@@ -137,20 +131,16 @@ class Softmax:
         return label_log_likelihood(logits.log_softmax(-1), y)
 
     def curvature(self, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        inputs = torch.cat([x, x.new_ones(len(x), 1)], 1)
-        p = (inputs @ theta.view(self.num_classes, -1).mT).softmax(1)
-        blocks: list[list[Tensor]] = [
-            [x.new_zeros(())] * self.num_classes for _ in range(self.num_classes)
-        ]
-        for one, other in itertools.combinations(range(self.num_classes), 2):
+        """Σ w (diag p − ppᵀ) ⊗ xxᵀ, whose rows of blocks sum to 0."""
+        k, inputs = self.num_classes, torch.cat([x, x.new_ones(len(x), 1)], 1)
+        p = (inputs @ theta.view(k, -1).mT).softmax(1)
+        blocks: list[list[Tensor]] = [[x.new_zeros(())] * k for _ in range(k)]
+        for one, other in itertools.combinations(range(k), 2):
             shares = weight * p[:, one] * p[:, other]
             blocks[one][other] = blocks[other][one] = -inputs.mT @ (shares[:, None] * inputs)
-        for one in range(
-            self.num_classes
-        ):  # Σ w (diag p − ppᵀ) ⊗ xxᵀ has rows of blocks that sum to 0
-            blocks[one][one] = -sum(
-                blocks[one], start=x.new_zeros(inputs.shape[1], inputs.shape[1])
-            )
+        zeros = x.new_zeros(inputs.shape[1], inputs.shape[1])
+        for one in range(k):
+            blocks[one][one] = -sum(blocks[one], start=zeros)
         return torch.cat([torch.cat(row, 1) for row in blocks])
 
 
@@ -163,65 +153,51 @@ def posterior(
     start: Tensor | None = None,
     num_newton: int,
 ) -> Gaussian:
-    """The Gaussian at the mode that Newton's method reaches from `start` (0 unless told)."""
+    """The Gaussian at the mode that Newton's method reaches from `start`, which defaults to 0."""
     theta = x.new_zeros(model.num_parameters(x.shape[1])) if start is None else start
+    identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
     sizes = 0.5 ** torch.arange(NUM_HALVINGS, dtype=x.dtype, device=x.device)
+
+    def root_precision(theta: Tensor) -> Tensor:
+        return _factored(model.curvature(theta, x, y, weight) + identity / model.prior**2)
+
     for _ in range(num_newton):
-        slope = (
-            grad(lambda theta: log_likelihood(model, theta, x, y, weight))(theta)
-            - theta / model.prior**2
-        )
-        root = _factored(_precision(model, theta, x, y, weight))
-        step = torch.cholesky_solve(slope.unsqueeze(1), root).squeeze(1)
+        slope = _slope(model, x, y, weight, theta) - theta / model.prior**2
+        step = torch.cholesky_solve(slope.unsqueeze(1), root_precision(theta)).squeeze(1)
         tried = theta + sizes[:, None] * step
-        heights = (
-            model.log_likelihood(tried, x, y) @ weight
-            - 0.5 * tried.square().sum(1) / model.prior**2
-        )
+        log_likelihood = model.log_likelihood(tried, x, y) @ weight
+        heights = log_likelihood - 0.5 * tried.square().sum(1) / model.prior**2
         theta = tried.index_select(0, heights.argmax(0, keepdim=True))[0]
-    covariance = torch.cholesky_inverse(_factored(_precision(model, theta, x, y, weight)))
-    return Gaussian(theta, covariance)
-
-
-def log_likelihood(
-    model: SmallModel, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor
-) -> Tensor:
-    """Σ w f at one theta (p,)."""
-    total: Tensor = model.log_likelihood(theta.unsqueeze(0), x, y)[0] @ weight
-    return total
+    return Gaussian(theta, torch.cholesky_inverse(root_precision(theta)))
 
 
 def expand(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, at: Tensor) -> Quadratic:
     """Σ w f around one theta (p,)."""
-    slope: Tensor = grad(lambda theta: log_likelihood(model, theta, x, y, weight))(at)
+    slope = _slope(model, x, y, weight, at)
     return Quadratic(at, slope, model.curvature(at, x, y, weight))
 
 
 def draw(gaussian: Gaussian, num: int, rng: Rng) -> Tensor:
     """(num, p) draws."""
     mean, root = gaussian.mean, _factored(gaussian.covariance)
-    draws: Tensor = (
-        mean + rng.normal(num, len(mean), device=mean.device, dtype=mean.dtype) @ root.mT
-    )
-    return draws
+    noise = rng.normal(num, len(mean), device=mean.device, dtype=mean.dtype)
+    return mean + noise @ root.mT
 
 
 def root(covariance: Tensor) -> Tensor:
-    """R (p, p) with R Rᵀ = covariance, which may be singular; its columns lie along the principal
-    axes.
-    """
+    """R (p, p) with R Rᵀ = covariance, which may be singular; its columns are principal axes."""
     values, vectors = torch.linalg.eigh(covariance)
-    columns: Tensor = vectors * torch.where(values > FLAT * values.max(), values, 0).sqrt()
+    scales = torch.where(values > RANK_TOLERANCE * values.max(), values, 0).sqrt()
+    columns: Tensor = vectors * scales
     return columns
 
 
 def kl(one: Gaussian, other: Gaussian) -> Tensor:
     """KL[one || other] in nats."""
     root, root_other = _factored(one.covariance), _factored(other.covariance)
+    shift = (one.mean - other.mean).unsqueeze(1)
+    shift = torch.linalg.solve_triangular(root_other, shift, upper=False)
     scaled = torch.linalg.solve_triangular(root_other, root, upper=False)
-    shift = torch.linalg.solve_triangular(
-        root_other, (one.mean - other.mean).unsqueeze(1), upper=False
-    )
     logs = root_other.diagonal().log().sum() - root.diagonal().log().sum()
     divergence: Tensor = 0.5 * (scaled.square().sum() + shift.square().sum() - len(one.mean)) + logs
     return divergence
@@ -236,21 +212,28 @@ def wasserstein(one: Gaussian, other: Gaussian) -> Tensor:
     return squared
 
 
+def _slope(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, theta: Tensor) -> Tensor:
+    """The gradient of Σ w f at one theta (p,)."""
+    slope: Tensor = grad(lambda theta: model.log_likelihood(theta.unsqueeze(0), x, y)[0] @ weight)(
+        theta
+    )
+    return slope
+
+
 def _check_positive(**values: float) -> None:
-    """Models are made at every step of a method, so nothing slower than this."""
+    """As `config.check`, but fast: models are made at every step of a method."""
     for name, value in values.items():
         if not 0 < value < math.inf:
-            raise ConfigError(f"{name} = {value!r} must be a positive number")
+            raise ConfigError(
+                f"{name} = {value!r} must be a positive number",
+                code="not-positive",
+                **{name: value},
+            )
 
 
 def _factored(matrix: Tensor) -> Tensor:
-    """The Cholesky factor; NaN where rounding has left the matrix without one, so that a run ends
-    as diverged, with its last good state.
+    """The Cholesky factor; NaN where rounding leaves the matrix indefinite, so that a run ends as
+    diverged, with its last good state.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     return torch.where(info == 0, factor, math.nan)
-
-
-def _precision(model: SmallModel, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
-    return model.curvature(theta, x, y, weight) + identity / model.prior**2

@@ -1,1 +1,1 @@
-"""Runs for the eye: figures and one static page that needs nothing but a browser."""
+"""Figures of runs and one static page about them that needs only a browser."""

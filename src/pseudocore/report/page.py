@@ -1,34 +1,218 @@
-"""One self-contained HTML file about some runs: no scripts, nothing fetched, everything from a run
-escaped.
+"""One self-contained HTML file about runs: no scripts, nothing fetched, all text escaped.
+
+A run folder may come from a stranger: nothing is assumed about the values in its configuration,
+manifest and evaluations beyond what the store has checked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from pseudocore.report.content import gather
-from pseudocore.report.figure import missing_extra
+from pseudocore.core.errors import ConfigError
+from pseudocore.evaluation import tables
+from pseudocore.evaluation.names import format_metric, metric_title
+from pseudocore.report import comparison_figures, evaluation_figures, svg
+from pseudocore.report.curves import run_curves
+from pseudocore.report.gallery import show
+from pseudocore.report.values import finite_values, is_finite
+from pseudocore.store.coreset_file import CORESET_FILE
 from pseudocore.store.files import StrPath, write_bytes
 from pseudocore.store.run_folder import Run
 
+Pairs = list[tuple[str, str]]
+"""Facts: names and texts."""
+Context = dict[str, Any]
+"""What the template takes by name."""
+Evaluations = Mapping[str, Mapping[str, Any]]
+
 
 def render(runs: Sequence[Run], out: StrPath) -> Path:
-    """Write the page and return where it is; equal runs give equal bytes. An existing file is
-    replaced whole.
+    """Write the page, replacing an existing file, and return its path; equal runs give equal
+    bytes.
     """
     try:
         import jinja2
     except ImportError as error:
-        raise missing_extra("jinja2") from error
+        raise svg.missing_extra("jinja2") from error
     folder = files("pseudocore.report")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(folder.joinpath("page.html.j2").read_text(encoding="utf-8"))
-    page = template.render(
-        content=gather(runs), css=folder.joinpath("page.css").read_text(encoding="utf-8")
-    )
-    write_bytes(
-        out, page.lstrip().encode("utf-8", "replace")
-    )  # a lone surrogate of a stranger's name becomes a question mark
+    css = folder.joinpath("page.css").read_text(encoding="utf-8")
+    page = template.render(content=_content(runs), css=css)
+    write_bytes(out, page.lstrip().encode("utf-8", "replace"))  # a lone surrogate becomes a ?
     return Path(out)
+
+
+def _content(runs: Sequence[Run]) -> Context:
+    runs = list({run.path.resolve(): run for run in runs}.values())
+    if not runs:
+        raise ConfigError(
+            "a report needs at least one run; give the folders of one or more", code="missing-run"
+        )
+    reads = [(run, run.evaluations()) for run in runs]
+    records = [(run.config, one) for run, evaluations in reads for one in evaluations.values()]
+    staged = [(run.config, table) for run in runs for table in run.continual().values()]
+    rows = tables.comparison(records)
+    colour_of = svg.colours(tables.look(run.config)[0] for run in runs)
+    data = list(dict.fromkeys(tables.look(run.config)[1] for run in runs))
+    commands = [run.manifest.get("command") for run in runs]
+    commands += [evaluation.get("command") for _, evaluation in records]
+    counts = {"run": len(runs), "method": len(colour_of), "evaluation": len(records)}
+    num = {noun: f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items()}
+    return {
+        "title": f"Coresets of {data[0]}" if len(data) == 1 else "Coresets compared",
+        "about": f"{num['run']} of {num['method']}, {num['evaluation']}",
+        "heads": [metric_title(name) for name in tables.metric_names(rows)],
+        "lines": _lines(rows, colour_of),
+        "charts": comparison_figures.of_comparison(rows, records, staged, colour_of),
+        "groups": _groups(reads, colour_of),
+        "commands": list(dict.fromkeys(str(command) for command in commands if command)),
+        "versions": list(dict.fromkeys(text for run in runs if (text := _versions(run.manifest)))),
+    }
+
+
+def _lines(rows: Sequence[tables.Row], colour_of: Mapping[str, str]) -> list[Context]:
+    """Rows of the comparison; a cell is its text and whether it is the best."""
+    marked, lines = tables.best(rows), list[Context]()
+    for number, row in enumerate(rows):
+        cells = [
+            (format_metric(*row.metrics.get(name, (None, None))), (number, name) in marked)
+            for name in tables.metric_names(rows)
+        ]
+        lines.append({"row": row, "colour": colour_of[row.method], "cells": cells})
+    return lines
+
+
+def _groups(
+    reads: Sequence[tuple[Run, Evaluations]], colour_of: Mapping[str, str]
+) -> list[Context]:
+    """Runs that differ only in their seed, together."""
+    alike: dict[str, list[tuple[Run, Evaluations]]] = {}
+    for run, evaluations in reads:
+        alike.setdefault(repr(sorted(_settings(run).items())), []).append((run, evaluations))
+    members = list(alike.values())
+    configs = [_settings(own[0][0]) for own in members]
+    looks = [tables.look(own[0][0].config) for own in members]
+    groups: list[Context] = []
+    for own, config, variant in zip(members, configs, tables.variants(looks, configs), strict=True):
+        method, data, per_class = looks[len(groups)]
+        budget = f"{per_class} per class" if type(per_class) is int else "all points"
+        model = str(config.get("setup.model", ""))
+        about = ("" if per_class is None else budget, data, model, variant)
+        colour = colour_of[method]
+        groups.append(
+            {
+                "anchor": f"run-{len(groups) + 1}",
+                "method": method,
+                "about": " · ".join(part for part in about if part),
+                "colour": colour,
+                "members": [_member(run, evaluations, colour) for run, evaluations in own],
+                "curves": run_curves([run for run, _ in own], colour),
+                "config": _pairs(config),
+            }
+        )
+    return groups
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return tables.flat({name: value for name, value in run.config.items() if name != "seed"})
+
+
+def _member(run: Run, evaluations: Evaluations, colour: str) -> Context:
+    """One run of a group: one seed."""
+    coreset = run.coreset() if (run.path / CORESET_FILE).exists() else None
+    names = run.manifest.get("class_names")
+    class_names = [str(name) for name in names] if isinstance(names, list) else []
+    posterior = None if coreset is None else coreset.provenance.get("posterior")
+    shown = [_evaluation(name, run, one, colour) for name, one in evaluations.items()]
+    if shown:  # figures of the run as a whole go with the first
+        shown[0]["diagrams"] += evaluation_figures.of_run(list(evaluations.values()), colour)
+    return {
+        "seed": _text(run.config.get("seed", "not recorded")),
+        "folder": run.path.resolve().name,
+        "status": str(run.manifest["status"]),
+        "reason": str(run.manifest.get("reason") or ""),
+        "facts": _facts(run.manifest, None if coreset is None else len(coreset)),
+        "posterior": _pairs(tables.flat(posterior)) if isinstance(posterior, Mapping) else [],
+        "gallery": None if coreset is None else show(coreset, class_names),
+        "evaluations": shown,
+    }
+
+
+def _facts(manifest: Mapping[str, Any], num_points: int | None) -> Pairs:
+    steps = manifest.get("num_steps")
+    facts = {
+        "points": str(num_points) if num_points is not None else "",
+        "time": _duration(manifest.get("seconds")),
+        "steps": f"{steps:,}" if type(steps) is int and steps else "",
+        "hardware": str(manifest.get("hardware") or ""),
+        "data fingerprint": str(manifest.get("data_fingerprint") or "")[:12],
+    }
+    return [(name, text) for name, text in facts.items() if text] + _stages(manifest.get("cost"))
+
+
+def _evaluation(name: str, run: Run, evaluation: Mapping[str, Any], colour: str) -> Context:
+    row = tables.comparison([(run.config, evaluation)])[0]
+    facts = [
+        (metric_title(metric), format_metric(*row.metrics[metric]))
+        for metric in tables.metric_names([row], details=True)
+    ]
+    facts.append(("seeds", str(row.num)))
+    if duration := _duration(evaluation.get("seconds")):
+        facts.append(("time", duration))
+    facts += _mixing(evaluation.get("diagnostics")) + _stages(evaluation.get("cost"))
+    return {
+        "name": name,
+        "inference": row.inference,
+        "facts": facts,
+        "diagrams": evaluation_figures.of_evaluation(evaluation, colour),
+    }
+
+
+def _stages(cost: Any) -> Pairs:
+    """Time of every stage, and peak memory."""
+    parts, peaks = [], []
+    for name, entry in cost.items() if isinstance(cost, Mapping) else ():
+        if isinstance(entry, Mapping) and (text := _duration(entry.get("seconds"))):
+            parts.append(f"{name} {text}")
+            peaks += finite_values([entry], "peak_mib")
+    facts = [("stages", ", ".join(parts))] if parts else []
+    return facts + ([("peak memory", f"{max(peaks):,.0f} MiB")] if peaks else [])
+
+
+def _mixing(diagnostics: Any) -> Pairs:
+    """How a sampler's chains mixed, in the worst seed."""
+    found = diagnostics if isinstance(diagnostics, list) else []
+    predictions = [one.get("predictions") for one in found if isinstance(one, Mapping)]
+    facts = {
+        "R-hat of predictions": max(finite_values(predictions, "rhat"), default=None),
+        "ESS of predictions": min(finite_values(predictions, "ess_bulk"), default=None),
+        "acceptance": min(finite_values(found, "accept"), default=None),
+    }
+    return [(name, f"{value:.3g}") for name, value in facts.items() if value is not None]
+
+
+def _versions(manifest: Mapping[str, Any]) -> str:
+    versions = manifest.get("versions")
+    named = versions.items() if isinstance(versions, Mapping) else ()
+    return ", ".join(f"{name} {version}" for name, version in named)
+
+
+def _duration(seconds: Any) -> str:
+    if not is_finite(seconds):
+        return ""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _pairs(table: Mapping[str, Any]) -> Pairs:
+    return [(name, _text(value)) for name, value in table.items()]
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

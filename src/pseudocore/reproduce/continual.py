@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pseudocore import api
-from pseudocore import assembly as setups
+from pseudocore import api, assembly
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
@@ -48,33 +47,26 @@ def continual(
     device: str = "auto",
     on_stage: Callable[[Stage], None] = lambda stage: None,
 ) -> list[Stage]:
-    """Run the protocol; seed s shuffles the classes, seeds the reductions and the network of its
-    whole sequence.
-    """
+    """Run the protocol; seed s orders the classes and seeds the reductions and networks."""
+    setup = reduction.to_config()["setup"]
+    setup = {name: setup[name] for name in setup if name not in ("data", "augment", "experts")}
     results = []
     for seed in range(seeds):
         memory: Coreset | None = None
         seen: list[int] = []
-        for number, arriving in enumerate(
-            split_classes(data.num_classes, num_stages, Rng(seed)("classes"))
-        ):
+        stages = split_classes(data.num_classes, num_stages, Rng(seed)("classes"))
+        for number, arriving in enumerate(stages):
             new = _reduce(replace(reduction, seed=seed), restrict(data, arriving), device)
             memory = join(memory, new, offset=len(seen))
             seen += arriving
-            tested = restrict(data, seen)
-            words = {
-                name: value
-                for name, value in _words(reduction).items()
-                if name not in ("data", "augment")
-            }
             scores = api.evaluate(
                 memory,
-                tested,
+                restrict(data, seen),
                 inference=inference,
                 seeds=1,
                 first_seed=seed,
                 device=device,
-                setup=words,
+                setup=setup,
                 **dict(options or {}),
             )
             metrics = {name: score["mean"] for name, score in scores["metrics"].items()}
@@ -84,10 +76,14 @@ def continual(
 
 
 def split_classes(num_classes: int, num_stages: int, rng: Rng) -> list[list[int]]:
-    """Classes in random order, cut into stages as equal as can be, each of two classes or more."""
-    if not 1 <= num_stages <= num_classes // 2:
+    """Classes in random order, cut into stages as equal as possible, each of two classes or more."""
+    most = num_classes // 2
+    if not 1 <= num_stages <= most:
         raise ConfigError(
-            f"{num_classes} classes make 1 to {num_classes // 2} stages of at least two classes, not {num_stages}"
+            f"{num_classes} classes make 1 to {most} stages of at least two classes, "
+            f"not {num_stages}",
+            code="too-many-stages",
+            stages=num_stages,
         )
     order = rng.permutation(num_classes).tolist()
     bounds = [num_classes * stage // num_stages for stage in range(num_stages + 1)]
@@ -103,18 +99,13 @@ def restrict(data: Dataset, classes: Sequence[int]) -> Dataset:
         keep = place[examples.y] >= 0
         return Examples(examples.x[keep], place[examples.y[keep]])
 
+    title, num = f"{data.name}[{len(classes)} classes]", len(classes)
     names = tuple(data.class_names[label] for label in classes) if data.class_names else ()
-    return Dataset(
-        f"{data.name}[{len(classes)} classes]",
-        part(data.train),
-        part(data.test),
-        len(classes),
-        names,
-    )
+    return Dataset(title, part(data.train), part(data.test), num, names)
 
 
 def join(memory: Coreset | None, new: Coreset, *, offset: int) -> Coreset:
-    """The old memory with the new points, whose classes are numbered on from `offset`."""
+    """The memory with new points, whose classes are numbered from `offset`."""
     added = Coreset(new.x, new.labels + offset, new.weight)
     if memory is None:
         return added
@@ -126,18 +117,12 @@ def join(memory: Coreset | None, new: Coreset, *, offset: int) -> Coreset:
 
 
 def _reduce(reduction: api.Reduction, data: Dataset, device: str) -> Coreset:
-    own = replace(
-        reduction, setup=replace(reduction.setup, experts=None)
-    )  # experts of all classes know nothing of some
-    problem = setups.build(own.setup, data, device=device)
+    # experts of all classes are of no use to some of them
+    own = replace(reduction, setup=replace(reduction.setup, experts=None))
+    problem = assembly.build(own.setup, data, device=device)
     outcome = api.run_reduction(own, problem)
     if outcome.status != "finished":
-        raise RunError(f"the reduction of {data.name} {outcome.status}: {outcome.reason}")
-    return decoded(
-        problem, outcome.coreset
-    )  # memories of several stages are one, and have one provenance
-
-
-def _words(reduction: api.Reduction) -> dict[str, Any]:
-    words: dict[str, Any] = reduction.to_config()["setup"]
-    return words
+        sentence = f"the reduction of {data.name} {outcome.status}: {outcome.reason}"
+        raise RunError(sentence, code=outcome.status)
+    # decoded, as memories of several stages are one and have one provenance
+    return decoded(problem, outcome.coreset)

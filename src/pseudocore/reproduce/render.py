@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pseudocore.evaluation.names import DETAILS, metric_title
-from pseudocore.evaluation.tables import Estimate, format_metric
+from pseudocore.evaluation.names import DETAILS, format_metric, metric_title
+from pseudocore.evaluation.tables import Estimate
 from pseudocore.presets import PUBLISHED, TRUE, sheet
 from pseudocore.reproduce import digits
 from pseudocore.reproduce.cells import Cell, cells, table_names, title

@@ -7,9 +7,9 @@ Both posteriors are exact,
 $$ \Sigma_u = \left(\sigma_0^{-2} I + \textstyle\sum_m w_m \sigma^{-2} I\right)^{-1}, \qquad
    \theta_u = \sigma^{-2} \Sigma_u \textstyle\sum_m w_m u_m, \tag{28, 29} $$
 
-and so are reverse KL, forward KL and W₂² between them, whatever a method thinks it is minimising.
-The methods' own gradient estimators are driven here, noise and all; only what they cannot know of a
-network is exact: draws come from the two posteriors, and an expert is one.
+and so are reverse KL, forward KL and W₂² between them, whatever a method minimises. The methods' own
+gradient estimators run here, noise and all; only what they cannot know of a network is exact: draws
+come from the two posteriors, and an expert is one.
 
 | method | gradient in u | from |
 |---|---|---|
@@ -19,9 +19,9 @@ network is exact: draws come from the two posteriors, and an expert is one.
 | `bpc-cd` | Tiwary et al. (2023), Eqs. (11, 12): draws of $\pi_x$ against Langevin from them | `objectives/contrast.py`, `objectives/unroll.py` |
 | `psvi` | Eq. (4) in points and weights | `methods/bayes/psvi.py` |
 
-Points begin as noise around the prior's mean, so that every size has as far to go; weights are 1,
-but for PSVI they begin at N/M and are learned. At weight 1 the covariance of M points is fixed, so
-that no method but PSVI can go below `floor`.
+Points start as noise around the prior's mean, equally far from the data for every size; weights are
+1, except for PSVI, which learns them from N/M. At weight 1 the covariance of M points is fixed, so
+no method but PSVI can go below `floor`.
 """
 
 import math
@@ -68,7 +68,7 @@ class Bed:
     step_size: Positive = 0.6
     """Adam's step size on the points; falls to 0 along a cosine."""
     weight_step: Positive = 0.02
-    """Adam's step size on the weights (psvi), as a share of the N/M they begin at; falls alike."""
+    """Adam's step size on the weights (psvi), as a share of their initial N/M; falls alike."""
     num_draws: Annotated[int, Range(low=2)] = 30
     """Draws behind an estimate."""
     num_inner_steps: Count = 3
@@ -103,14 +103,17 @@ def run(
     on_curve: Callable[[Curve], None] = lambda curve: None,
 ) -> list[Curve]:
     """Every method at every size on the same data."""
-    chosen = list(METHODS) if methods is None else list(methods)
-    for name in chosen:
+    names = list(METHODS) if methods is None else list(methods)
+    for name in names:
         if name not in METHODS:
             raise ConfigError(
-                f"the test bed has no {name!r}{did_you_mean(name, METHODS)} (there are {', '.join(METHODS)})"
+                f"the test bed has no {name!r}{did_you_mean(name, METHODS)} "
+                f"(known: {', '.join(METHODS)})",
+                code="unknown-method",
+                name=name,
             )
     x, curves = bed.world.points(seed), []
-    for name in chosen:
+    for name in names:
         for size in sizes:
             curves.append(learn(bed, name, x, size, Rng(seed)(name, size)))
             on_curve(curves[-1])
@@ -122,25 +125,27 @@ def learn(bed: Bed, method: str, x: Tensor, size: int, rng: Rng, *, every: int =
     after each `every`.
     """
     if size < 1:
-        raise ConfigError(f"a coreset of {size} points was asked for; at least 1 is needed")
+        raise ConfigError(
+            f"a coreset of {size} points was asked for; at least 1 is needed",
+            code="no-points",
+            size=size,
+        )
     task, labels = _task(bed, x), torch.zeros(size, dtype=torch.int64)
     weight = x.new_full((size,), len(x) / size if method == "psvi" else 1.0)
     points = Points(rng("points").normal(size, bed.dim, dtype=x.dtype), labels, weight)
-    of_x, of_weight = start(points.x), start(points.weight)
-    curve = Curve(
-        method, size, [0], {name: [value] for name, value in task.measured(points).items()}
-    )
+    x_state, weight_state = start(points.x), start(points.weight)
+    curve = Curve(method, size, [0], {name: [value] for name, value in task.gap(points).items()})
     for number in range(bed.num_steps):
         slopes = METHODS[method](task, points, rng("step", number))
         decay = cosine(torch.tensor(number, dtype=x.dtype), bed.num_steps)
-        along_x, of_x = adam(slopes.x, of_x, decay * bed.step_size, betas=BETAS)
-        along_weight, of_weight = adam(
-            slopes.weight, of_weight, decay * bed.weight_step * len(x) / size, betas=BETAS
-        )
-        points = Points(points.x - along_x, labels, (points.weight - along_weight).clamp_min(0))
+        x_change, x_state = adam(slopes.x, x_state, decay * bed.step_size, betas=BETAS)
+        weight_step = decay * bed.weight_step * len(x) / size
+        weight_change, weight_state = adam(slopes.weight, weight_state, weight_step, betas=BETAS)
+        weight = (points.weight - weight_change).clamp_min(0)
+        points = Points(points.x - x_change, labels, weight)
         if (number + 1) % every == 0 or number + 1 == bed.num_steps:
             curve.steps.append(number + 1)
-            for name, value in task.measured(points).items():
+            for name, value in task.gap(points).items():
                 curve.values[name].append(value)
     return curve
 
@@ -155,13 +160,9 @@ def divergences(one: Gaussian, other: Gaussian) -> dict[str, float]:
 
 
 def floor(bed: Bed, size: int) -> dict[str, float]:
-    """The least divergences that `size` points of weight 1 can have: equal means, and the
-    covariances that the sizes give.
-    """
-    mean, identity = (
-        torch.zeros(bed.dim, dtype=torch.float64),
-        torch.eye(bed.dim, dtype=torch.float64),
-    )
+    """The least divergences that `size` points of weight 1 can have: with equal means."""
+    mean = torch.zeros(bed.dim, dtype=torch.float64)
+    identity = torch.eye(bed.dim, dtype=torch.float64)
     one, other = (
         Gaussian(mean, identity / (bed.prior**-2 + num * bed.noise**-2))
         for num in (size, bed.num_points)
@@ -181,13 +182,11 @@ class _Task(NamedTuple):
     def posterior(self, points: Points) -> Gaussian:
         return Gaussian(*self.world.posterior(points.x, points.weight))  # Eqs. (28, 29)
 
-    def measured(self, points: Points) -> dict[str, float]:
+    def gap(self, points: Points) -> dict[str, float]:
         return divergences(self.posterior(points), self.target)
 
     def variance(self, points: Points) -> Tensor:
-        """Of each parameter under the posterior on the points; one over the curvature of their
-        energy.
-        """
+        """Of each parameter under the posterior on the points: 1 / curvature of their energy."""
         return 1 / (self.bed.prior**-2 + points.weight.sum() * self.bed.noise**-2)
 
     def likelihood(self, theta: Tensor, points: Tensor) -> Tensor:
@@ -222,7 +221,7 @@ def _wasserstein(task: _Task, points: Points, rng: Rng) -> Points:
     pulled = unroll.differentiate(
         lambda thetas: relative_distance(thetas, [begin, task.target.mean]),
         task.energy,
-        _as_it_is,
+        _unchanged,
         begin,
         points.x,
         0.9 * task.variance(points),  # leaves a tenth of the way to the mode at every step
@@ -242,10 +241,8 @@ def _contrastive_divergence(task: _Task, points: Points, rng: Rng) -> Points:
     positive = draw(task.target, task.bed.num_draws, rng("positive"))
     step = 0.8 * float(task.variance(points))
     negative = unroll.descend(
-        lambda theta, points: (
-            len(theta) * task.energy(theta, points)
-        ),  # chains that do not know of each other
-        _as_it_is,
+        lambda theta, points: len(theta) * task.energy(theta, points),  # independent chains
+        _unchanged,
         positive,
         points.x,
         rng("inner"),
@@ -273,14 +270,12 @@ METHODS: Mapping[str, Callable[[_Task, Points, Rng], Points]] = {
 """From the points to the gradient a method would follow."""
 
 BETAS = (0.9, 0.95)
-"""Adam's; gradients here shrink by orders of magnitude along the way, and longer memories would not
-follow.
-"""
+"""Adam's; gradients shrink by orders of magnitude on the way, which longer averages lag behind."""
 
 
 def _of_points(points: Points, gradient: Tensor) -> Points:
     return Points(gradient, points.y, torch.zeros_like(points.weight))
 
 
-def _as_it_is(points: Tensor, _: Rng) -> Tensor:
+def _unchanged(points: Tensor, _: Rng) -> Tensor:
     return points

@@ -5,22 +5,21 @@ from typing import Any
 
 import torch
 
-indivisible: list[Callable[..., Any]] = []
+INDIVISIBLE: list[Callable[..., Any]] = []
 """Functions with their own derivative. Left to itself the compiler looks inside and differentiates
 anew, by additions in no fixed order.
 """
 
 
 def region(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A pure function of tensors, compiled with the layout that matrix units read."""
-    # torch would keep to channels last in simpler functions only
-    options: Any = {"force_layout_optimization": torch.cuda.is_available()}
-    return _compiled(function, options=options)
+    """A pure function of tensors, compiled."""
+    # torch would keep to channels last, which matrix units read, in simpler functions only
+    return _compiled(function, {"force_layout_optimization": torch.cuda.is_available()})
 
 
 def step(function: Callable[..., Any]) -> Callable[..., Any]:
     """A whole step, compiled."""
-    return _compiled(function)
+    return _compiled(function, None)
 
 
 def forget() -> None:
@@ -33,16 +32,11 @@ def failures() -> tuple[type[Exception], ...]:
     import torch._dynamo.exc as dynamo
     import torch._inductor.exc as inductor
 
-    # not all of them derive from the first
-    return (
-        dynamo.TorchDynamoException,
-        dynamo.FailOnRecompileLimitHit,
-        inductor.OperatorIssue,
-        inductor.CppCompileError,
-    )
+    special = dynamo.FailOnRecompileLimitHit, inductor.OperatorIssue, inductor.CppCompileError
+    return dynamo.TorchDynamoException, *special
 
 
-def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    for one in indivisible:
+def _compiled(function: Callable[..., Any], options: Any) -> Callable[..., Any]:
+    for one in INDIVISIBLE:
         torch.compiler.allow_in_graph(one)  # type: ignore[no-untyped-call]
-    return torch.compile(function, fullgraph=True, dynamic=False, **options)
+    return torch.compile(function, fullgraph=True, dynamic=False, options=options)

@@ -1,9 +1,8 @@
-"""A step as a function of its state and its draws, which are noted once and made again for every
-step.
+"""A step as a function of its state and its draws.
 
 A captured or compiled step cannot ask for a stream by name. So the first call notes what is drawn
-and from which streams; from then on the same draws are made from the streams of the step at hand.
-Eager, captured and compiled steps make the same draws.
+and from which streams, and the same draws are made from the streams of every later step: eager,
+captured and compiled steps draw the same numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,6 +31,12 @@ class Draw(NamedTuple):
     device: Device
     options: Mapping[str, Any]
 
+    def generator(self, rng: Rng) -> torch.Generator:
+        return rng(*self.path).generator(self.device)
+
+    def made(self, generator: torch.Generator) -> Tensor:
+        return self.make(*self.arguments, generator=generator, device=self.device, **self.options)
+
 
 @dataclass(frozen=True)
 class LazyDraws:
@@ -44,10 +49,7 @@ class LazyDraws:
         return len(self.tape)
 
     def __getitem__(self, place: int) -> Tensor:
-        draw = self.tape[place]
-        return draw.make(
-            *draw.arguments, generator=self.generators[place], device=draw.device, **draw.options
-        )
+        return self.tape[place].made(self.generators[place])
 
 
 Drawn = list[Tensor] | LazyDraws
@@ -60,10 +62,7 @@ class Replayable(NamedTuple):
     tape: list[Draw]
 
     def draws(self, rng: Rng) -> list[Tensor]:
-        return [
-            rng(*draw.path).draw(draw.make, *draw.arguments, device=draw.device, **draw.options)
-            for draw in self.tape
-        ]
+        return [draw.made(draw.generator(rng)) for draw in self.tape]
 
 
 def record(step: Step, problem: Problem, state: Any, rng: Rng) -> Replayable:
@@ -104,8 +103,8 @@ class _RecordingRng(Rng):
 
 
 class _ReplayingRng:
-    """Hands out draws made before, in order. Not itself an `Rng`: the compiler of torch 2.11 cannot
-    make a frozen dataclass.
+    """Hands out draws in order. Not itself an `Rng`: the compiler of torch 2.11 cannot make a
+    frozen dataclass.
     """
 
     def __init__(self, drawn: Drawn) -> None:
@@ -115,9 +114,7 @@ class _ReplayingRng:
     def __call__(self, *names: str | int) -> "_ReplayingRng":
         return self
 
-    def draw(
-        self, make: Callable[..., Tensor], *arguments: Any, device: Device, **options: Any
-    ) -> Tensor:
+    def draw(self, *_: Any, **__: Any) -> Tensor:
         if self.position >= len(self.drawn):
             raise ReplayError("the step drew more in one call than in another")
         self.position += 1

@@ -1,15 +1,15 @@
-"""How the step that is being taken is executed, and what depends on it.
+"""How the step being taken is executed, and what depends on it.
 
-`StepRunner` plans one `Execution` for its steps and makes it current while it takes one; outside a
-step the default holds. The functions below are all that other rooms need of it: they do the plain
-thing, and something faster where the current execution allows it.
+`StepRunner` plans one `Execution` and makes it current while it takes a step; outside a step the
+default holds. Other rooms use the functions below, which do the plain thing unless the current
+execution allows something faster.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class Execution:
     custom_kernels: bool = True
     """Networks may use the kernels of `models/_triton`."""
     host_reads: bool = False
-    """The host may wait for a value on the device: nothing will be captured or compiled."""
+    """The host may wait for a value on the device, as nothing will be captured."""
 
 
 class _Current(threading.local):
@@ -46,19 +46,11 @@ class _Current(threading.local):
 _current = _Current()
 
 
-@runtime_checkable
-class HasKernels(Protocol):
-    """A model that says whether all its blocks have custom kernels."""
-
-    @property
-    def has_kernels(self) -> bool: ...
-
-
 def plan(compile: Compile, problem: Problem, num_steps: int, *, repeats_passes: bool) -> Execution:
     """`auto` captures on a GPU, and compiles too when `num_steps` is large; `on` does both, on a
     CPU the latter alone; `off` neither, nor does it use custom kernels.
 
-    A step that `repeats_passes` takes far too long to compile whole: its regions are compiled.
+    A step that `repeats_passes` takes too long to compile whole: its regions are compiled.
     """
     on_gpu = problem.device.type == "cuda"
     if compile == "off":
@@ -67,8 +59,7 @@ def plan(compile: Compile, problem: Problem, num_steps: int, *, repeats_passes: 
         return Execution(captured=on_gpu)
     if not repeats_passes:
         return Execution(captured=on_gpu, compiled="step")
-    regions: Any = "all but passes" if uses_kernels(problem) else "regions"
-    return Execution(captured=on_gpu, compiled=regions)
+    return Execution(on_gpu, "all but passes" if uses_kernels(problem) else "regions")
 
 
 @contextmanager
@@ -82,15 +73,14 @@ def executing(execution: Execution) -> Iterator[None]:
 
 
 def without_kernels() -> AbstractContextManager[None]:
-    """Where a gradient is differentiated once more, of which custom kernels know nothing."""
+    """Where a gradient is differentiated again, for which custom kernels have no formula."""
     return executing(replace(_current.execution, custom_kernels=False))
 
 
 def is_eager() -> bool:
     """Whether this is neither being compiled nor inside a transform (a gradient, vmap)."""
-    return (
-        not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
-    )
+    in_transform = torch._C._functorch.peek_interpreter_stack() is not None
+    return not torch.compiler.is_compiling() and not in_transform
 
 
 def kernels_allowed() -> bool:
@@ -102,17 +92,11 @@ def uses_kernels(problem: Problem) -> bool:
     """Whether passes through the problem's network go through custom kernels."""
     # while compiling, torch must not look into the current execution
     allowed = torch.compiler.is_compiling() or _current.execution.custom_kernels
-    model = problem.model
-    return (
-        allowed
-        and problem.device.type == "cuda"
-        and isinstance(model, HasKernels)
-        and model.has_kernels
-    )
+    return allowed and problem.device.type == "cuda" and problem.model.has_kernels
 
 
 def parallel_passes(problem: Problem) -> int:
-    """How many independent passes through the problem's network a step does best to make at once."""
+    """How many independent passes through the problem's network are best made in one step."""
     return graph.MAX_BRANCHES if uses_kernels(problem) else 1
 
 
@@ -122,22 +106,22 @@ def repeated(function: Callable[..., Any], *, through_network: bool = False) -> 
     It must be a pure function of tensors that draws nothing. Inside a transform (a gradient, vmap)
     it stays itself: the transformed function is what to wrap.
     """
-    kept = {"nothing", "step", "all but passes"} if through_network else {"nothing", "step"}
-    if not is_eager() or _current.execution.compiled in kept:
+    if not is_eager():
         return function
-    return compiling.region(function)
+    compiled = _current.execution.compiled
+    if compiled == "regions" or (compiled == "all but passes" and not through_network):
+        return compiling.region(function)
+    return function
 
 
 def indivisible(function: Callable[..., Result]) -> Callable[..., Result]:
     """Declare a function with its own derivative to be one operation, never looked into."""
-    compiling.indivisible.append(function)
+    compiling.INDIVISIBLE.append(function)
     return function
 
 
 def map_independent(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
-    """The results of calls that do not need each other, in their order; a GPU may run a few at
-    once.
-    """
+    """The results of calls that do not need each other, in order; a GPU may run a few at once."""
     if is_eager() and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return graph.branches(calls)
     return (call() for call in calls)

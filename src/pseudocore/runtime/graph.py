@@ -16,15 +16,15 @@ from torch import Tensor
 
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone, flatten
-from pseudocore.runtime.draws import Drawn, LazyDraws, Replayable
+from pseudocore.runtime.draws import Draw, Drawn, LazyDraws, Replayable
 
 Result = TypeVar("Result")
 
 MAX_BRANCHES = 4
 """Branches of a captured step that run at once: each takes its own memory, and more gain little."""
 
-_branches: list[torch.cuda.Stream] = []
-"""The same ones every time, as each keeps the memory it was given."""
+_streams: list[torch.cuda.Stream] = []
+"""Of the branches; always the same ones, as each keeps the memory it was given."""
 
 
 class Graph(NamedTuple):
@@ -32,32 +32,27 @@ class Graph(NamedTuple):
     state: Any
     """The buffers a replay reads its state from and leaves the next one in."""
     info: Any
-    streams: list[tuple[tuple[str | int, ...], torch.Generator]]
+    draws: list[tuple[Draw, torch.Generator]]
 
     def replay(self, state: Any, rng: Rng) -> tuple[Any, Any]:
         if state is not self.state:
             _copy(flatten(state), flatten(self.state))
-        for path, generator in self.streams:
-            generator.manual_seed(rng(*path).number())
+        for draw, generator in self.draws:
+            generator.manual_seed(rng(*draw.path).number())
         self.graph.replay()
         return self.state, self.info
 
 
 def capture(replayable: Replayable, state: Any, rng: Rng, *, draw_first: bool) -> Graph:
     """The graph of a step, which draws where it needs to, or, compiled, before anything else."""
-    buffers = clone(state)
-    graph = torch.cuda.CUDAGraph()
-    generators = [rng(*draw.path).generator(draw.device) for draw in replayable.tape]
-    draws = LazyDraws(replayable.tape, generators)
+    buffers, graph = clone(state), torch.cuda.CUDAGraph()
+    generators = [draw.generator(rng) for draw in replayable.tape]
     for generator in generators:
         graph.register_generator_state(generator)
+    lazy = LazyDraws(replayable.tape, generators)
     own = {buffer.untyped_storage().data_ptr() for buffer in flatten(buffers).values()}
-    with (
-        _undone_on_failure(),
-        _no_collection(),
-        torch.cuda.graph(graph, capture_error_mode="thread_local"),
-    ):
-        drawn: Drawn = [draws[place] for place in range(len(draws))] if draw_first else draws
+    with _undisturbed(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        drawn: Drawn = [lazy[place] for place in range(len(lazy))] if draw_first else lazy
         after, info = replayable.step(buffers, drawn)
         # A part of the new state may be a buffer of the old one, or lie in it; copy it aside before
         # that is overwritten.
@@ -66,8 +61,7 @@ def capture(replayable: Replayable, state: Any, rng: Rng, *, draw_first: bool) -
             for name, value in flatten(after).items()
         }
         _copy(safe, flatten(buffers))
-    paths = [draw.path for draw in replayable.tape]
-    return Graph(graph, buffers, info, list(zip(paths, generators, strict=True)))
+    return Graph(graph, buffers, info, list(zip(replayable.tape, generators, strict=True)))
 
 
 def branches(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
@@ -78,9 +72,9 @@ def branches(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
     """
     calls = iter(calls)
     while group := list(islice(calls, MAX_BRANCHES)):
-        while len(_branches) < len(group):
-            _branches.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
-        here, streams, results = torch.cuda.current_stream(), _branches[: len(group)], []
+        while len(_streams) < len(group):
+            _streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        here, streams, results = torch.cuda.current_stream(), _streams[: len(group)], []
         # all leave from here: memory that one of them gave back earlier is free by then
         for stream in streams:
             stream.wait_stream(here)
@@ -93,7 +87,7 @@ def branches(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
 
 
 def on_side_stream(call: Callable[[], Result]) -> Result:
-    """Warm-up belongs on a stream of its own: the libraries' workspaces made there serve the
+    """Warm-up belongs on a stream of its own: the workspaces that libraries make there serve the
     capture.
     """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -105,27 +99,16 @@ def on_side_stream(call: Callable[[], Result]) -> Result:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Python's garbage may hold an older graph, and to destroy one breaks off the capture of
-    another.
+def _undisturbed() -> Iterator[None]:
+    """Collect no garbage, which may hold an older graph, as to destroy one ends the capture of
+    another. A capture that fails leaves torch on its stream, and the global generator waiting for
+    its end: put both back.
     """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@contextmanager
-def _undone_on_failure() -> Iterator[None]:
-    """A capture that fails leaves torch on its stream, and the global generator waiting for its
-    end.
-    """
+    collects = gc.isenabled()
     stream = torch.cuda.current_stream()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     before = generator.clone_state()
+    gc.disable()
     try:
         yield
     except BaseException:
@@ -133,6 +116,9 @@ def _undone_on_failure() -> Iterator[None]:
         torch.cuda.synchronize()
         generator.graphsafe_set_state(before)
         raise
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:

@@ -1,9 +1,8 @@
-"""The one loop: steps, checkpoints, divergence, interruption. Every iterative method and chain runs
-through it.
+"""The loop behind every iterative method and chain: steps, checkpoints, divergence, interruption.
 
 A state is a (nested) NamedTuple of tensors, so saving any method is saving a flat dict; a random
-stream is a function of (seed, step), so resuming needs nothing else. The loop writes nothing
-itself: it hands states to a `Checkpoints` and numbers to `on_log`.
+stream is a function of (seed, step), so resuming needs nothing else. The loop writes no files: it
+hands states to a `Checkpoints` and numbers to `on_log`.
 """
 
 import time
@@ -24,9 +23,7 @@ from pseudocore.runtime.steps import StepRunner
 
 @runtime_checkable
 class RepeatedPasses(Protocol):
-    """A method whose step passes through a network many times. That takes seconds to capture and
-    minutes to compile whole.
-    """
+    """A method whose step passes through a network many times: too much to be compiled whole."""
 
     repeats_passes: ClassVar[bool]
 
@@ -46,9 +43,9 @@ class Ending(NamedTuple):
     status: str
     """finished, interrupted or diverged."""
     reason: str
-    """Why it stopped, for a person; empty when finished."""
+    """Why it stopped; empty when finished."""
     num_steps: int
-    """Steps behind the state."""
+    """Steps that led to the state."""
     seconds: float
     """Wall time of this call."""
     note: str = ""
@@ -67,19 +64,13 @@ class Outcome(NamedTuple):
 
 
 def run(method: Iterative, problem: Problem, *, seed: int, **options: Any) -> Outcome:
-    """Drive `method` to its last step, picking up at the checkpoint when there is one; `options`
-    are those of `drive`.
+    """Run a method to its last step, from its checkpoint when there is one; `options` are those of
+    `drive`.
     """
     rng = Rng(seed)
     options.setdefault("repeats_passes", isinstance(method, RepeatedPasses))
-    ending = drive(
-        method.step,
-        method.init(problem, rng("init")),
-        problem,
-        rng,
-        num_steps=method.num_steps,
-        **options,
-    )
+    state = method.init(problem, rng("init"))
+    ending = drive(method.step, state, problem, rng, num_steps=method.num_steps, **options)
     return Outcome(method.coreset(problem, ending.state), *ending[1:])
 
 
@@ -103,12 +94,24 @@ def drive(
 ) -> Ending:
     """Take `num_steps` steps from `state`, or from the checkpoint when there is one.
 
-    Step number i draws from `rng("step", i)`. `on_start` hears how many steps were already taken;
-    `on_step` sees every state and info, always before a checkpoint that counts the step, in buffers
-    that a captured step reuses: clone what is kept. `check_every` is how often the state is
-    searched for NaN and inf; each search waits for the device, so it is every step on a CPU and
-    every 50 on a GPU unless told. `compile` and `repeats_passes` are those of
-    `StepRunner`.
+    Args:
+        step: A step; number i draws from `rng("step", i)`.
+        state: The state before the first step.
+        problem: What the steps work on.
+        rng: The stream of the run.
+        num_steps: The number of steps, those behind the checkpoint included.
+        checkpoints: Where states are saved. Defaults to nowhere.
+        checkpoint_every: Steps between checkpoints.
+        checkpoint_seconds: Seconds after which a checkpoint is due all the same.
+        log_every: Steps between two calls of `on_log`.
+        check_every: Steps between two searches of the state for NaN and inf, which wait for the
+            device. Defaults to 1 on a CPU and to 50 on a GPU.
+        compile: As for `StepRunner`.
+        repeats_passes: As for `StepRunner`.
+        on_log: Called with the number of steps taken and the numbers of the info.
+        on_start: Called with the number of steps already taken.
+        on_step: Called with every state and info, before a checkpoint that counts the step. A
+            captured step reuses their buffers: clone what is kept.
     """
     check_every = check_every or (1 if problem.device.type == "cpu" else 50)
     began, start = time.monotonic(), 0
@@ -116,48 +119,40 @@ def drive(
         start = saved[0]
         state = unflatten(state, saved[1])
     on_start(start)
-    step_once = StepRunner(step, problem, compile, num_steps, repeats_passes=repeats_passes)
+    runner = StepRunner(step, problem, compile, num_steps, repeats_passes=repeats_passes)
     good, num_good = state, start  # the last state known to be finite
     last_save, last_saved_step = time.monotonic(), start
 
-    def keep() -> None:
+    def save() -> None:
         nonlocal last_save, last_saved_step
         if checkpoints is not None and num_good > last_saved_step:
             checkpoints.save(num_good, flatten(good))
             last_save, last_saved_step = time.monotonic(), num_good
 
     def ending(status: str, reason: str) -> Ending:
-        return Ending(good, status, reason, num_good, time.monotonic() - began, step_once.note)
+        save()
+        return Ending(good, status, reason, num_good, time.monotonic() - began, runner.note)
 
     try:
         for number in range(start, num_steps):
-            state, info = step_once(state, rng("step", number))
+            state, info = runner(state, rng("step", number))
             done = number + 1
             final = done == num_steps
-            overdue = (
-                done % checkpoint_every == 0 or time.monotonic() - last_save > checkpoint_seconds
-            )
-            due = overdue and checkpoints is not None
+            overdue = time.monotonic() - last_save > checkpoint_seconds
+            due = checkpoints is not None and (done % checkpoint_every == 0 or overdue)
             checking = done % check_every == 0 or final or due
             if checking and (culprit := _not_finite(state)) is not None:
-                keep()
-                return ending(
-                    "diverged",
-                    f"{culprit} became NaN or infinite by step {done}; kept step {num_good}",
-                )
+                found = f"{culprit} became NaN or infinite by step {done}"
+                return ending("diverged", f"{found}; kept step {num_good}")
             on_step(done, state, info)
             if done % log_every == 0 or final:
                 on_log(done, {name: _number(value) for name, value in info._asdict().items()})
-            if (
-                checking
-            ):  # after its line: a step interrupted in between is taken, and logged, again
+            if checking:  # after its log: interrupted in between, a step is taken and logged again
                 good, num_good = clone(state), done  # a captured step reuses its buffers
             if due:
-                keep()
+                save()
     except KeyboardInterrupt:
-        keep()
         return ending("interrupted", f"interrupted after step {num_good} of {num_steps}")
-    keep()
     return ending("finished", "")
 
 

@@ -1,8 +1,5 @@
 """What the stages of a piece of work cost: wall time and peak memory, by name.
 
-Whoever wants to know opens a `recording`; whoever does the work marks its `stage`s, and outside a
-recording that does nothing.
-
 ```python
 with recording() as costs:
     with stage("load"):
@@ -10,13 +7,13 @@ with recording() as costs:
 costs["load"].seconds
 ```
 
-Stages nest: a stage's seconds are those not spent in the stages inside it, so they add up to the
-whole. Peak memory on a GPU is that of the stage itself, the ones inside it included. The operating
-system knows a process's peak only over its whole life, so on a CPU it is the high-water mark at the
-end of the stage: it never falls from one stage to the next, and only a rise can be blamed on a
-stage.
+Outside a recording a `stage` does nothing. Stages nest: the seconds of one are those not spent in
+the stages inside it, so they add up to the whole. Peak memory on a GPU is that of the stage, the
+ones inside it included. The operating system knows a process's peak only over its whole life, so on
+a CPU it is the high-water mark at the end of the stage: only a rise can be blamed on a stage.
 """
 
+import gc
 import resource
 import sys
 import time
@@ -34,6 +31,9 @@ class Cost(NamedTuple):
 
 
 Costs = dict[str, Cost]
+
+# Context variables, as stages are marked deep inside methods and inferences, which should not have
+# to pass a recording on; and work in another thread is not part of one.
 _recorded: ContextVar[Costs | None] = ContextVar("recorded", default=None)
 _spent_inside: ContextVar[list[Cost]] = ContextVar("spent_inside")
 
@@ -73,7 +73,7 @@ def stage(name: str, device: torch.device | str = "cpu") -> Iterator[None]:
         if (around := _spent_inside.get(None)) is not None:
             around.append(Cost(seconds, max(before, peak)))
         own = Cost(seconds - sum(cost.seconds for cost in inside), peak)
-        costs[name] = combined({name: costs[name]}, {name: own})[name] if name in costs else own
+        costs.update(combined(costs, {name: own}))
 
 
 def combined(one: Mapping[str, Cost], other: Mapping[str, Cost]) -> Costs:
@@ -87,9 +87,7 @@ def combined(one: Mapping[str, Cost], other: Mapping[str, Cost]) -> Costs:
 
 def from_table(table: Mapping[str, Mapping[str, Any]]) -> Costs:
     """The inverse of `to_table`."""
-    return {
-        name: Cost(float(entry["seconds"]), int(entry["peak_mib"])) for name, entry in table.items()
-    }
+    return {name: Cost(float(row["seconds"]), int(row["peak_mib"])) for name, row in table.items()}
 
 
 def to_table(costs: Mapping[str, Cost]) -> dict[str, dict[str, Any]]:
@@ -104,6 +102,34 @@ def peak_mib() -> int:
     """The most memory this process has held so far, in MiB."""
     unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20)
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+class PeakMemory:
+    """The most memory held since this was made, in MiB: on a GPU, of what torch has allocated.
+
+    On a CPU it is 0 unless this process never held more before, so ask it in one of its own.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        if self._on_gpu:
+            gc.collect()  # what an earlier measurement left in cycles
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        self._before = torch.cuda.memory_allocated() if self._on_gpu else peak_mib()
+
+    def peak(self) -> int:
+        if self._on_gpu:
+            torch.cuda.synchronize()
+            return int(torch.cuda.max_memory_allocated() - self._before) // 2**20
+        return peak_mib() - self._before
 
 
 def _gpu_peak() -> int:

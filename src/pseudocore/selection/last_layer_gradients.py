@@ -3,7 +3,8 @@ r"""Per-example gradients and Hessian diagonals of the last layer under softmax 
 With features $\phi$, extended by a constant 1 for the bias to $\tilde\phi$, probabilities $p$ and
 one-hot labels $y$,
 
-$$ g = (p - y)\,\tilde\phi^\top, \qquad \lambda_{cd} = p_c (1 - p_c)\,\tilde\phi_d^2, \qquad \langle g_i, g_j \rangle
+$$ g = (p - y)\,\tilde\phi^\top, \qquad \lambda_{cd} = p_c (1 - p_c)\,\tilde\phi_d^2, \qquad
+   \langle g_i, g_j \rangle
    = \langle p_i - y_i,\, p_j - y_j \rangle\,(\langle \phi_i, \phi_j \rangle + 1) . $$
 
 Neither $g$ nor $\lambda$, of k·(h+1) numbers per example, is ever formed: distances come from inner

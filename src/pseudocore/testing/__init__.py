@@ -14,17 +14,17 @@ problems and recorders that the checks use are here too. `docs/plugins.md` is th
 
 from pseudocore.testing.inferences import InferenceConformance, check_inference
 from pseudocore.testing.methods import MethodConformance, check_method
+from pseudocore.testing.options import Effect
 from pseudocore.testing.problems import (
     MemoryCheckpoints,
     few_digits,
-    raises,
     small_coreset,
-    small_dataset,
     small_problem,
 )
-from pseudocore.testing.suite import emulate_capture, global_generators, scramble
+from pseudocore.testing.suite import emulate_capture
 
 __all__ = [
+    "Effect",
     "InferenceConformance",
     "MemoryCheckpoints",
     "MethodConformance",
@@ -32,10 +32,6 @@ __all__ = [
     "check_method",
     "emulate_capture",
     "few_digits",
-    "global_generators",
-    "raises",
-    "scramble",
     "small_coreset",
-    "small_dataset",
     "small_problem",
 ]

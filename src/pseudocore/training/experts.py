@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,28 +28,18 @@ from pseudocore.core.config import Count, Fraction, NonNegative, Positive
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import NeedsExperts
 from pseudocore.runtime import Compile, autodiff
 from pseudocore.runtime.execution import map_independent, parallel_passes
-from pseudocore.runtime.profiling import stage
-from pseudocore.store.expert_folder import ExpertFolder, Storage, traits
-from pseudocore.store.expert_shards import Kept, MappedExperts
-from pseudocore.store.run_folder import Run
+from pseudocore.store.expert_folder import Expert, ExpertFolder, Storage, traits
 from pseudocore.training.loop import TrainingLoop, TrainingState, epoch_of_several
 from pseudocore.training.losses import Loss, per_example
 from pseudocore.training.optimisers import decayed, sgd
-
-OnStart = Callable[[int, int], None]
-"""Called with the number of epochs already trained and the total, over all experts."""
 
 OnEpoch = Callable[[int, dict[str, float]], None]
 """Called with the number of epochs trained so far, over all experts, and numbers to show."""
 
 SAVE_SECONDS = 30.0
 """How often an expert in training is saved; a faster one is written once, when it is done."""
-
-MAX_MEMORY_SHARE = 0.5
-"""Share of a GPU's free memory that snapshots may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,14 +216,15 @@ def fill(
     num: int,
     num_epochs: int,
     group: int | None = None,
-    on_start: OnStart = lambda done, total: None,
+    on_start: Callable[[int, int], None] = lambda done, total: None,
     on_epoch: OnEpoch = lambda done, numbers: None,
 ) -> int:
     """Train what is missing of `num` experts, and of any more there are, of `num_epochs` epochs
     each; return how many epochs that was.
 
-    `group` experts are trained in one step; defaults to the fastest number. After Ctrl-C the folder
-    holds every epoch trained so far.
+    `group` experts are trained in one step; defaults to the fastest number. `on_start` is called
+    with the number of epochs already trained and the total, over all experts. After Ctrl-C the
+    folder holds every epoch trained so far.
     """
     kept, group = folder.epochs(), group or default_group(trainer.problem)
     reached = [kept.get(number, -1) for number in range(max([num, *(1 + one for one in kept)]))]
@@ -268,7 +259,7 @@ def _train_group(
     folder: ExpertFolder,
     trainer: Trainer,
     numbers: list[int],
-    experts: list[Kept],
+    experts: list[Expert],
     num_epochs: int,
     on_epoch: Callable[[list[int], list[float]], None],
 ) -> None:
@@ -282,7 +273,7 @@ def _train_group(
         state = ExpertState(theta, velocity.to(theta))
     else:
         rows = state.theta.to("cpu", folder.dtype, copy=True)
-        experts = [Kept([row], [], row, None) for row in rows]
+        experts = [Expert([row], [], row, None) for row in rows]
     first = saved = len(experts[0].losses)
     saved_at = time.monotonic()
 
@@ -305,13 +296,13 @@ def _train_group(
 
 
 def _extended(
-    experts: list[Kept], state: ExpertState, losses: list[float], dtype: torch.dtype
-) -> list[Kept]:
+    experts: list[Expert], state: ExpertState, losses: list[float], dtype: torch.dtype
+) -> list[Expert]:
     """The experts with one more epoch each, on the host."""
     rows = state.theta.to("cpu", dtype, copy=True)
     last, velocity = state.theta.cpu(), state.velocity.cpu()
     return [
-        Kept([*one.theta, row], [*one.losses, loss], end, own if own.numel() else None)
+        Expert([*one.theta, row], [*one.losses, loss], end, own if own.numel() else None)
         for one, row, loss, end, own in zip(experts, rows, losses, last, velocity, strict=True)
     ]
 
@@ -329,60 +320,3 @@ def identity(problem: Problem, training: Training, seed: int, storage: Storage) 
         "precision": problem.precision,
         "storage": storage,
     }
-
-
-def with_experts(
-    problem: Problem,
-    method: Any,
-    *,
-    seed: int,
-    run: Run | None = None,
-    command: str = "",
-    on_epoch: OnEpoch = lambda done, numbers: None,
-) -> Problem:
-    """The problem with the experts its method needs, if it needs any: its own, else new ones, which
-    are kept in RUN/experts with the `command` that would train them.
-
-    On a GPU they are held in memory, when they fit, so that a captured step can read them.
-    """
-    if not isinstance(method, NeedsExperts):
-        return problem
-    num, num_epochs = method.num_experts, method.expert_epochs
-    training = Training(loss=cast(Loss, method.expert_loss))
-    with stage("experts", problem.device):
-        found = problem.experts
-        if found is None and run is None:
-            found = train(problem, training, num=num, num_epochs=num_epochs, seed=seed)
-        elif found is None and run is not None:
-            path, given = run.path / "experts", identity(problem, training, seed, "float32")
-            # The run's configuration decides the identity: experts of another one are left over.
-            overwrite = not ExpertFolder.is_alike(path, given)
-            with ExpertFolder.create(path, given, overwrite=overwrite, command=command) as folder:
-                trainer = Trainer(problem, training, seed)
-                fill(folder, trainer, num=num, num_epochs=num_epochs, on_epoch=on_epoch)
-                found = folder.mapped(problem)
-        if isinstance(found, MappedExperts):
-            found = found if run is None else _as_begun(found, run)
-            if problem.device.type == "cuda" and _fits_in_memory(found, problem, num_epochs):
-                found = Resident(found.load(num_epochs), problem.dtype)
-    return dataclasses.replace(problem, experts=found)
-
-
-def _as_begun(found: MappedExperts, run: Run) -> MappedExperts:
-    """As many as the run began with: the folder may grow while a run is interrupted."""
-    begun = run.manifest.get("experts", {}).get("num_experts", found.num_experts)
-    if begun > found.num_experts:
-        raise ConfigError(
-            f"{run.path} was begun with {begun} experts, but {found.folder} now holds "
-            f"{found.num_experts}; bring them back",
-            code="experts-missing",
-            begun=begun,
-            found=found.num_experts,
-        )
-    run.update_manifest(experts={"folder": str(found.folder), "num_experts": begun})
-    return found.first(begun)
-
-
-def _fits_in_memory(found: MappedExperts, problem: Problem, num_epochs: int) -> bool:
-    free, _ = torch.cuda.mem_get_info(problem.device)
-    return found.num_bytes(num_epochs) <= MAX_MEMORY_SHARE * free

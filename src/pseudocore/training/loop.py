@@ -120,6 +120,18 @@ class _Streams(Rng):
         return self.members[int(names[0])](*names[1:])
 
 
+def random_batch(
+    problem: Problem, size: int, rng: Rng, x: Tensor, *others: Tensor
+) -> tuple[Tensor, ...]:
+    """Network inputs, augmented, and what goes with them, of `size` points drawn with replacement;
+    of all points where there are no more than that.
+    """
+    if len(x) > size:
+        index = rng("batch").integers(len(x), size, device=x.device)
+        x, *others = (part[index] for part in (x, *others))  # type: ignore[assignment]
+    return x if problem.augment is None else problem.augment(x, rng("augment")), *others
+
+
 def epoch_of_one(problem: Problem, stream: Rng, batch_size: int) -> Iterator[tuple[Tensor, Rng]]:
     """Training indices (batch,) and stream of each step of an epoch, in a random order."""
     order = stream("order").permutation(problem.num_train, device=problem.device)

@@ -3,7 +3,6 @@ published quirks and their bounds.
 """
 
 import math
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -16,9 +15,16 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.rng import Rng
-from pseudocore.evaluation.calibration import adaptive_ece, classwise_ece, collect
 from pseudocore.evaluation.metrics import Tally
 from pseudocore.evaluation.published_metrics import batch_mean_nll, batchwise_ece
+
+
+def adaptive_ece(log_probs: Tensor, y: Tensor, num_bins: int = 15) -> float:
+    return Tally.empty(log_probs.shape[1], num_bins).add(log_probs, y).result().adaptive_ece
+
+
+def classwise_ece(log_probs: Tensor, y: Tensor) -> float:
+    return Tally.empty(log_probs.shape[1]).add(log_probs, y).result().classwise_ece
 
 
 def predictions(n: int, classes: int, seed: int = 0, scale: float = 2.0) -> tuple[Tensor, Tensor]:
@@ -27,10 +33,6 @@ def predictions(n: int, classes: int, seed: int = 0, scale: float = 2.0) -> tupl
     log_probs = (scale * rng("logits").normal(n, classes, dtype=torch.float64)).log_softmax(1)
     random = rng("y").integers(classes, n)
     return log_probs, torch.where(rng("agree").uniform(n) < 0.5, log_probs.argmax(1), random)
-
-
-# --- adaptive
-# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,10 +102,6 @@ def test_adaptive_with_fewer_examples_than_bins_leaves_bins_empty() -> None:
     )
 
 
-# --- class-wise
-# -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("n", "classes"), [(300, 10), (200, 2), (50, 4)])
 def test_classwise_agrees_with_torchmetrics_class_by_class(n: int, classes: int) -> None:
     log_probs, y = predictions(n, classes, seed=n)
@@ -136,42 +134,6 @@ def test_classwise_sees_what_the_top_label_hides() -> None:
 def test_one_class_is_certain_and_right() -> None:
     log_probs, y = torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)
     assert adaptive_ece(log_probs, y) == classwise_ece(log_probs, y) == 0
-
-
-@pytest.mark.parametrize("error", [adaptive_ece, classwise_ece])
-def test_both_refuse_what_is_not_predictions(error: Callable[..., float]) -> None:
-    log_probs, y = predictions(4, 3)
-    for bad, labels, words in [
-        (log_probs + 1, y, "do not sum to one"),
-        (log_probs[:0], y[:0], "no examples"),
-        (log_probs, y[:2], "vector of 4 integers"),
-        (log_probs, y + 3, "labels lie in 0..2"),
-        (log_probs * math.nan, y, "NaN"),
-    ]:
-        with pytest.raises(DataError, match=words):
-            error(bad, labels)
-    with pytest.raises(ConfigError, match="at least one bin, not 0"):
-        error(log_probs, y, 0)
-
-
-def test_collect_gathers_batches_without_gradients() -> None:
-    weight = torch.ones(2, 3, requires_grad=True)
-    x, y = Rng(0).normal(5, 2), torch.arange(5) % 3
-
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        yield x[:3], y[:3]
-        yield x[3:], y[3:]
-
-    log_probs, labels = collect(lambda x: (x @ weight).log_softmax(1), batches())
-    assert not log_probs.requires_grad
-    torch.testing.assert_close(log_probs, (x @ weight).log_softmax(1).detach())
-    assert torch.equal(labels, y)
-    with pytest.raises(DataError, match="empty"):
-        collect(lambda x: x, [])
-
-
-# --- published quirks
-# -------------------------------------------------------------------------------------------------
 
 
 def draws(num: int, n: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:

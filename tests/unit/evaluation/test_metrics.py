@@ -1,5 +1,6 @@
 """The metrics against scikit-learn, torchmetrics and hand-computed values; streaming; refusals."""
 
+import json
 import math
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.rng import Rng
-from pseudocore.evaluation.metrics import Metrics, Tally, measure
+from pseudocore.evaluation.metrics import Metrics, Tally, measure, spreads
 
 
 def predictions(n: int, classes: int, seed: int = 0, scale: float = 2.0) -> tuple[Tensor, Tensor]:
@@ -160,7 +161,7 @@ def test_the_batch_size_changes_nothing(
         got = in_batches(log_probs, y, batch)
         assert got.accuracy == whole.accuracy
         assert got.reliability.count == whole.reliability.count
-        assert got[1:4] == pytest.approx(whole[1:4], rel=1e-12, abs=1e-13)
+        assert got[1:6] == pytest.approx(whole[1:6], rel=1e-12, abs=1e-13)
 
 
 def test_uniform_predictions_share_a_bin_whatever_the_batch() -> None:
@@ -229,7 +230,7 @@ LABELS = torch.tensor([0, 2])
         (
             torch.tensor([[math.nan, 0.0, 0.0], [0.0, -math.inf, -math.inf]]),
             LABELS,
-            "NaN log-probabilities for 1 of 2 .* a smaller step size usually helps",
+            "1 of 2 examples are NaN.* a smaller step size usually helps",
         ),
         (torch.zeros(2, 3), LABELS, "2 of 2 examples do not sum to one .*log_softmax"),
         (
@@ -295,3 +296,16 @@ def test_measure_streams_raw_inputs_without_gradients() -> None:
 def test_measure_of_an_empty_test_set_is_refused() -> None:
     with pytest.raises(DataError, match="no examples"):
         measure(lambda x: x, [], num_classes=3)
+
+
+def test_spreads_are_means_and_sample_deviations_over_seeds() -> None:
+    got = spreads([{"nll": 1.0, "ece": 0.5}, {"nll": 2.0, "ece": 0.5}, {"nll": 4.0, "ece": 0.5}])
+    assert got["nll"]["mean"] == pytest.approx(7 / 3)
+    assert got["nll"]["sd"] == pytest.approx(float(np.std([1.0, 2.0, 4.0], ddof=1)))
+    assert got["ece"] == {"mean": 0.5, "sd": 0.0}
+    assert json.loads(json.dumps(got, allow_nan=False)) == got
+    assert spreads([{"nll": 1.25}]) == {"nll": {"mean": 1.25, "sd": None}}
+    assert spreads([{"nll": math.inf}, {"nll": 1.0}]) == {"nll": {"mean": math.inf, "sd": None}}
+    with pytest.raises(DataError) as caught:
+        spreads([])
+    assert caught.value.code == "no-results"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pseudocore.core.errors import DataError
 from pseudocore.core.rng import Rng
-from pseudocore.evaluation.ood import Detection, detect, doubt, entropy, mutual_information
+from pseudocore.evaluation.robustness import Detection, detect, entropy
 
 
 def referee(inside: Tensor, outside: Tensor) -> Detection:
@@ -84,22 +84,6 @@ def test_fpr95_by_hand() -> None:
 def test_scores_grow_with_what_is_unknown() -> None:
     p = torch.tensor([[1.0, 0.0, 0.0], [0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3]], dtype=torch.float64)
     assert entropy(p.log()).tolist() == pytest.approx(scipy_entropy(p.numpy(), axis=1))
-    assert doubt(p.log()).tolist() == pytest.approx([0, 0.3, 2 / 3])
-
-
-def test_mutual_information_is_what_draws_disagree_on() -> None:
-    sure = torch.tensor(
-        [[[1.0, 0.0]], [[0.0, 1.0]]], dtype=torch.float64
-    )  # two draws, certain of different classes
-    assert mutual_information(sure.log()).tolist() == pytest.approx([math.log(2)])
-    unsure = torch.full((4, 3, 5), 0.2, dtype=torch.float64)
-    assert mutual_information(unsure.log()).tolist() == pytest.approx([0, 0, 0], abs=1e-12)
-    log_probs = Rng(0).normal(6, 8, 4, dtype=torch.float64).log_softmax(2)
-    p = log_probs.exp().numpy()
-    divergence = [
-        np.mean([scipy_entropy(p[d, i], p[:, i].mean(0)) for d in range(6)]) for i in range(8)
-    ]  # mean KL to the mean
-    assert mutual_information(log_probs).tolist() == pytest.approx(divergence, rel=1e-9)
 
 
 def test_what_is_no_scores_is_refused() -> None:
@@ -112,5 +96,3 @@ def test_what_is_no_scores_is_refused() -> None:
         detect(torch.zeros(3), torch.zeros(3, 2))
     with pytest.raises(DataError, match="1 of 2 scores outside the distribution are NaN"):
         detect(torch.zeros(3), torch.tensor([0.0, math.nan]))
-    with pytest.raises(DataError, match=r"of every draw.*not \(4, 3\)"):
-        mutual_information(torch.zeros(4, 3))

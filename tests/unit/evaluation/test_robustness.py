@@ -10,13 +10,9 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.data import digits, moons
 from pseudocore.data.corruptions import corrupt
+from pseudocore.evaluation.metrics import in_batches
 from pseudocore.evaluation.published_metrics import batch_mean_nll, batchwise_ece, published_scores
-from pseudocore.evaluation.robustness import (
-    corrupted_scores,
-    corrupted_sets,
-    foreign_scores,
-    in_batches,
-)
+from pseudocore.evaluation.robustness import corrupted_scores, corrupted_sets, ood_scores
 
 KINDS = ("contrast", "brightness")
 
@@ -86,14 +82,14 @@ def test_uncertainty_tells_grey_from_black_and_white(grey: Dataset) -> None:
         Examples(striped(122), torch.arange(2).repeat(10)),
         2,
     )
-    scores = foreign_scores(by_brightness, grey, unsure, 40)
+    scores = ood_scores(by_brightness, grey, unsure, 40)
     assert scores == {"ood_auroc_entropy": 1.0, "ood_aupr_entropy": 1.0, "ood_fpr95_entropy": 0.0}
-    assert foreign_scores(by_brightness, grey, grey, 40)["ood_auroc_entropy"] == pytest.approx(0.5)
+    assert ood_scores(by_brightness, grey, grey, 40)["ood_auroc_entropy"] == pytest.approx(0.5)
 
 
 def test_foreign_inputs_of_another_shape_are_refused(grey: Dataset) -> None:
-    with pytest.raises(DataError, match="cannot be told apart"):
-        foreign_scores(by_brightness, grey, moons(), 10)
+    with pytest.raises(DataError, match="the shapes must agree"):
+        ood_scores(by_brightness, grey, moons(), 10)
 
 
 def test_evaluate_reports_both() -> None:

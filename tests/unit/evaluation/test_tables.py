@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pseudocore.core.errors import ArtifactError
+from pseudocore.evaluation.names import format_metric
 from pseudocore.evaluation.tables import (
     Estimate,
     Record,
@@ -16,7 +17,6 @@ from pseudocore.evaluation.tables import (
     best,
     comparison,
     flat,
-    format_metric,
     markdown,
     variants,
 )

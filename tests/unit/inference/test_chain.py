@@ -13,7 +13,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference import diagnostics
-from pseudocore.inference.chain import Units, sample
+from pseudocore.inference.chain import Units, run_chains
 from pseudocore.inference.draws import Draws, MemoryDraws
 from pseudocore.inference.hmc import HMC
 from pseudocore.inference.langevin import SGLD
@@ -276,8 +276,8 @@ def test_units_change_the_walk_and_not_the_posterior(problem: Problem, coreset: 
 
     hmc = HMC(num_draws=200, num_burn=300, num_leapfrog=8, step_size=0.1, temperature=1.0)
     kept = {name: MemoryDraws() for name in ("own", "equal")}
-    sample(hmc, log_density, problem, coreset, Rng(7), draws=kept["own"], units=units)
-    sample(hmc, log_density, problem, coreset, Rng(7), draws=kept["equal"])
+    run_chains(hmc, log_density, problem, coreset, Rng(7), draws=kept["own"], units=units)
+    run_chains(hmc, log_density, problem, coreset, Rng(7), draws=kept["equal"])
     square = (
         torch.stack([units.measured(kept["own"][place]) for place in range(200)]).square().mean()
     )

@@ -16,11 +16,11 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference.choose import FACTORS, by_split, held_out, mean_log_likelihood
-from pseudocore.inference.hmc import HMC, USUAL
+from pseudocore.inference.hmc import CANDIDATES, HMC
 from pseudocore.inference.langevin import SGLD
 from pseudocore.inference.laplace import Laplace
 from pseudocore.inference.last_layer_vi import LastLayerVI
-from pseudocore.inference.predict import Predictive, Settled
+from pseudocore.inference.predict import Prediction, Predictive
 
 SETTINGS = [{"prior_scale": factor} for factor in FACTORS]
 
@@ -49,7 +49,7 @@ class Fake:
         labels = {tuple(x.tolist()): int(y) for x, y in zip(*problem.data.train, strict=True)}
 
         class Fitted:
-            chosen: dict[str, float]
+            selected_settings: dict[str, float]
 
             def __call__(self, raw: Tensor) -> Tensor:
                 y = torch.tensor(
@@ -72,14 +72,16 @@ def test_the_best_scale_on_held_out_training_points_wins(
     assert [scale for scale, *_ in calls] == [*FACTORS, expected]
     assert all(call[1:] == (2, 10, 20, {}) for call in calls[:-1])
     assert calls[-1] == (expected, 2, 40, 40, {"draws": "kept"})
-    assert predictive.chosen["prior_scale"] == expected
-    assert predictive.chosen["held_out_nll"] == pytest.approx(abs(math.log(expected / best)) + 0.1)
+    assert predictive.selected_settings["prior_scale"] == expected
+    assert predictive.selected_settings["held_out_nll"] == pytest.approx(
+        abs(math.log(expected / best)) + 0.1
+    )
 
 
 def test_a_scale_whose_chain_fails_is_out(problem: Problem, coreset: Coreset) -> None:
-    assert by_split(Fake(1.0, [], broken=(1.0, 4.0)), SETTINGS, problem, coreset, Rng(0)).chosen[
-        "prior_scale"
-    ] in (0.5, 2.0)
+    assert by_split(
+        Fake(1.0, [], broken=(1.0, 4.0)), SETTINGS, problem, coreset, Rng(0)
+    ).selected_settings["prior_scale"] in (0.5, 2.0)
     with pytest.raises(RunError, match="ran away at 4"):
         by_split(Fake(1.0, [], broken=FACTORS), SETTINGS, problem, coreset, Rng(0))
 
@@ -116,12 +118,12 @@ def test_a_sampler_chooses_and_then_samples_as_if_told(problem: Problem, coreset
     sgld = SGLD(num_draws=20, num_burn=40, temperature=1.0, prior_scale=0.5, choose_prior="split")
     predictive = sgld.fit(problem, coreset, Rng(0))
     assert isinstance(predictive, Predictive)
-    scale = predictive.chosen["prior_scale"]
+    scale = predictive.selected_settings["prior_scale"]
     assert scale in (1.0, 2.0)
     told = dataclasses.replace(sgld, prior_scale=scale, choose_prior="given").fit(
         problem, coreset, Rng(0)
     )
-    assert told.chosen == {}
+    assert told.selected_settings == {}
     x = problem.data.test.x[:20]
     assert torch.equal(predictive(x), told(x))
 
@@ -144,7 +146,7 @@ def test_hmc_chooses_what_it_is_not_told(
     hmc = HMC(num_draws=4, num_burn=12, num_leapfrog=2, num_chains=2, **told)  # type: ignore[arg-type]
     calls: list[Any] = []
     monkeypatch.setattr(
-        "pseudocore.inference.hmc.by_split",
+        "pseudocore.inference.chain.by_split",
         lambda sampler, settings, *_, **__: calls.append(settings),
     )
     hmc.fit(problem, coreset, Rng(0))
@@ -152,11 +154,14 @@ def test_hmc_chooses_what_it_is_not_told(
     assert len(calls[0]) == len(tried)  # none twice
     monkeypatch.undo()
     predictive = hmc.fit(problem, coreset, Rng(0))
-    assert (predictive.chosen["temperature"], predictive.chosen["prior_scale"]) in tried
+    assert (
+        predictive.selected_settings["temperature"],
+        predictive.selected_settings["prior_scale"],
+    ) in tried
     as_told = dataclasses.replace(
         hmc,
-        temperature=predictive.chosen["temperature"],
-        prior_scale=predictive.chosen["prior_scale"],
+        temperature=predictive.selected_settings["temperature"],
+        prior_scale=predictive.selected_settings["prior_scale"],
     )
     x = problem.data.test.x[:20]
     assert torch.equal(predictive(x), as_told.fit(problem, coreset, Rng(0))(x))
@@ -165,7 +170,7 @@ def test_hmc_chooses_what_it_is_not_told(
 def test_hmc_on_all_training_points_has_nothing_to_choose_on(problem: Problem) -> None:
     whole = problem.subset(torch.arange(problem.num_train))
     hmc = HMC(num_draws=2, num_burn=12, num_leapfrog=2, num_chains=2)
-    told = dataclasses.replace(hmc, temperature=USUAL[0][0], prior_scale=USUAL[0][1])
+    told = dataclasses.replace(hmc, temperature=CANDIDATES[0][0], prior_scale=CANDIDATES[0][1])
     x = problem.data.test.x[:5]
     assert torch.equal(hmc.fit(problem, whole, Rng(0))(x), told.fit(problem, whole, Rng(0))(x))
 
@@ -179,8 +184,8 @@ def test_laplace_by_marginal_likelihood_is_laplace_at_that_precision(
     assert torch.equal(old.theta, new.theta)  # the network is not trained again
     assert new.precision != old.precision
     predict = chosen.fit(problem, coreset, Rng(0))
-    assert isinstance(predict, Settled)
-    assert predict.chosen["prior_scale"] == pytest.approx(
+    assert isinstance(predict, Prediction)
+    assert predict.selected_settings["prior_scale"] == pytest.approx(
         math.sqrt(problem.model.num_features / new.precision)
     )
     assert predict(problem.data.test.x[:5]).exp().sum(1) == pytest.approx(1)
@@ -189,11 +194,11 @@ def test_laplace_by_marginal_likelihood_is_laplace_at_that_precision(
 def test_last_layer_vi_by_marginal_likelihood(problem: Problem, coreset: Coreset) -> None:
     way = LastLayerVI(num_steps=20, choose_prior="marginal")
     predict = way.fit(problem, coreset, Rng(0))
-    assert isinstance(predict, Settled)
-    told = LastLayerVI(num_steps=20, **predict.chosen).fit(problem, coreset, Rng(0))  # type: ignore[arg-type]
+    assert isinstance(predict, Prediction)
+    told = LastLayerVI(num_steps=20, **predict.selected_settings).fit(problem, coreset, Rng(0))  # type: ignore[arg-type]
     assert torch.equal(predict(problem.data.test.x), told(problem.data.test.x))
     fixed = dataclasses.replace(way, ridge=0.5).fit(problem, coreset, Rng(0))
-    assert isinstance(fixed, Settled)
-    assert fixed.chosen["ridge"] == 0.5
+    assert isinstance(fixed, Prediction)
+    assert fixed.selected_settings["ridge"] == 0.5
     with pytest.raises(ConfigError, match="leave one of them out"):
         dataclasses.replace(way, prior_variance=0.1).fit(problem, coreset, Rng(0))

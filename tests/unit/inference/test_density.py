@@ -2,13 +2,11 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
@@ -65,15 +63,6 @@ def test_priors_by_hand(problem: Problem) -> None:
     assert torch.allclose(
         density.log_prior(problem, "unsquared", 1 / math.sqrt(3), 12)(theta), published, rtol=1e-12
     )
-
-
-def test_a_network_without_layers_has_no_fan_in(problem: Problem) -> None:
-    class Bare:
-        num_parameters = 3
-
-    strange: Any = dataclasses.replace(problem, model=Bare())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="use prior = 'isotropic'"):
-        density.log_prior(strange, "fan-in", 1.0, 12)
 
 
 def test_estimates_are_unbiased_and_chains_have_their_own(
@@ -138,9 +127,11 @@ def test_augmentation_is_drawn_once_for_an_exact_density_and_each_time_for_an_es
 @pytest.mark.parametrize("num", [1, 3])
 def test_chains_may_be_batched_or_apart(problem: Problem, coreset: Coreset, num: int) -> None:
     prior, theta = density.log_prior(problem, "fan-in", 2.0, 12), thetas(problem, num)
-    ways: list[density.Chains] = ["batched", "apart", "auto"]
+    ways = [False, True, None]
     found = [
-        density.uphill(density.exact(problem, coreset, prior, Rng(0), way), theta, Rng(0))
+        density.grad_log_density(
+            density.exact(problem, coreset, prior, Rng(0), per_chain=way), theta, Rng(0)
+        )
         for way in ways
     ]
     for gradient, value in found[1:]:

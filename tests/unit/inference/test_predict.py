@@ -9,7 +9,7 @@ from torch import Tensor
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.inference.draws import MemoryDraws
-from pseudocore.inference.predict import Predictive, averaged
+from pseudocore.inference.predict import Predictive
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_bounds(problem: Problem, predictive: Predictive) -> None:
 
 def test_equal_draws_disagree_about_nothing(problem: Problem) -> None:
     theta = problem.model.init(Rng(0), dtype=torch.float64).expand(5, -1)
-    entropy, information = averaged(
+    entropy, information = Predictive(
         problem, theta, problem.inputs(problem.data.train.x)
     ).uncertainty(problem.data.test.x)
     assert information.max() < 1e-12
@@ -80,7 +80,7 @@ def test_certain_draws_that_contradict_each_other(problem: Problem) -> None:
     """Each is sure, and they are evenly split: one bit of entropy, all of it disagreement."""
     theta = torch.zeros(2, problem.model.num_parameters, dtype=torch.float64)
     theta[0, -1], theta[1, -2] = 800.0, 800.0  # the biases of the two classes
-    entropy, information = averaged(
+    entropy, information = Predictive(
         problem, theta, problem.inputs(problem.data.train.x)
     ).uncertainty(problem.data.test.x)
     assert torch.allclose(entropy, torch.full_like(entropy, math.log(2)))
@@ -91,5 +91,5 @@ def test_thetas_may_come_as_a_tensor(
     problem: Problem, draws: MemoryDraws, predictive: Predictive
 ) -> None:
     thetas = torch.cat([draws[number] for number in range(6)])
-    flat = averaged(problem, thetas, problem.inputs(problem.data.train.x))
+    flat = Predictive(problem, thetas, problem.inputs(problem.data.train.x))
     assert torch.allclose(flat(problem.data.test.x), predictive(problem.data.test.x), rtol=1e-12)

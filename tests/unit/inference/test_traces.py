@@ -10,10 +10,9 @@ import torch
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.inference.draws import MemoryDraws
+from pseudocore.inference.draws import MemoryDraws, traces
 from pseudocore.inference.hmc import HMC
 from pseudocore.inference.langevin import SGLD
-from pseudocore.inference.traces import traces
 
 
 def draws(num: int) -> MemoryDraws:

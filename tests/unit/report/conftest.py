@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pseudocore.core.types import Coreset
+from pseudocore.report.page import render
 from pseudocore.store.run_folder import Run
 
 MakeRun = Callable[..., Run]
@@ -26,7 +27,7 @@ def images() -> Coreset:
 
 @pytest.fixture
 def make_run(tmp_path: Path, images: Coreset) -> MakeRun:
-    """A finished run with a coreset, twelve logged steps and as many evaluations as `accuracies`."""
+    """A finished run with a coreset, twelve logged steps and an evaluation per accuracy."""
 
     def make(
         name: str = "run", method: str = "vbpc", coreset: Coreset | None = images, **given: Any
@@ -49,7 +50,7 @@ def make_run(tmp_path: Path, images: Coreset) -> MakeRun:
             run.log(step, {"loss": math.exp(-step / 50), "accuracy": 0.5})
         for number, accuracy in enumerate(accuracies):
             run.save_evaluation(
-                f"hmc-{number}", evaluation(accuracy, options={"num_draws": number})
+                f"hmc-{number}", _evaluation(accuracy, options={"num_draws": number})
             )
         run.finish(
             given.pop("status", "finished"),
@@ -61,7 +62,13 @@ def make_run(tmp_path: Path, images: Coreset) -> MakeRun:
     return make
 
 
-def evaluation(accuracy: float, **entries: Any) -> dict[str, Any]:
+@pytest.fixture
+def evaluation() -> Callable[..., dict[str, Any]]:
+    """Makes an evaluation by `hmc` with one seed of some accuracy."""
+    return _evaluation
+
+
+def _evaluation(accuracy: float, **entries: Any) -> dict[str, Any]:
     per_seed = [{"seed": 0, "accuracy": accuracy, "nll": 1 - accuracy, "ece": 0.02, "brier": 0.1}]
     diagram = {"confidence": [None, 0.4, 0.8], "accuracy": [None, 0.5, 0.75], "count": [0, 10, 40]}
     found = {
@@ -120,5 +127,10 @@ class PageReader(html.parser.HTMLParser):
 
 
 @pytest.fixture
-def read_page() -> Callable[[Path], PageReader]:
-    return lambda path: PageReader(path.read_text(encoding="utf-8"))
+def page(tmp_path: Path) -> Callable[..., PageReader]:
+    """Renders runs into `report.html` and reads it."""
+
+    def read(*runs: Run) -> PageReader:
+        return PageReader(render(runs, tmp_path / "report.html").read_text(encoding="utf-8"))
+
+    return read

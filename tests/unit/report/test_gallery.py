@@ -12,34 +12,33 @@ def pictures(labels: list[int], values: torch.Tensor | None = None) -> Coreset:
     return Coreset(x, torch.tensor(labels), torch.ones(len(labels)))
 
 
-def test_a_large_coreset_is_cut_evenly_and_says_so() -> None:
-    got = show(pictures([label for label in range(10) for _ in range(50)]), [])
-    assert [(cache.name, len(cache.pictures)) for cache in got.shelves] == [
-        (str(label), 10) for label in range(10)
-    ]
-    assert got.notes == ["Showing 100 of 500 points, at most 10 of a class."]
-    assert not got.is_tiles
-
-
-def test_more_classes_than_room_show_one_picture_each() -> None:
-    got = show(pictures(list(range(250))), [])
-    assert len(got.shelves) == MAX_SHOWN
-    assert got.is_tiles
-    assert got.notes == ["Showing 100 of 250 points, at most 1 of a class."]
-
-
-def test_a_small_coreset_is_shown_whole_without_a_word() -> None:
-    got = show(pictures([1, 0, 1]), ["no", "yes"])
-    assert [(cache.name, len(cache.pictures)) for cache in got.shelves] == [("no", 1), ("yes", 2)]
-    assert got.notes == []
-
-
-def test_a_label_without_a_name_is_its_number() -> None:
-    assert [cache.name for cache in show(pictures([-1, 0, 7]), ["zero"]).shelves] == [
-        "-1",
-        "zero",
-        "7",
-    ]
+@pytest.mark.parametrize(
+    ("labels", "names", "shown", "notes"),
+    [
+        (
+            [label for label in range(10) for _ in range(50)],
+            [],
+            {str(label): 10 for label in range(10)},
+            ["Showing 100 of 500 points, at most 10 of a class."],
+        ),
+        (
+            list(range(250)),
+            [],
+            {str(label): 1 for label in range(MAX_SHOWN)},
+            ["Showing 100 of 250 points, at most 1 of a class."],
+        ),
+        ([1, 0, 1], ["no", "yes"], {"no": 1, "yes": 2}, []),
+        ([-1, 0, 7], ["zero"], {"-1": 1, "zero": 1, "7": 1}, []),
+    ],
+    ids=["large", "many classes", "small", "labels without a name"],
+)
+def test_pictures_are_shown_evenly_by_class(
+    labels: list[int], names: list[str], shown: dict[str, int], notes: list[str]
+) -> None:
+    got = show(pictures(labels), names)
+    assert {name: len(own) for name, own in got.pictures.items()} == shown
+    assert got.notes == notes
+    assert got.is_tiles == (set(shown.values()) == {1})
 
 
 def test_pixels_out_of_range_are_counted() -> None:
@@ -53,7 +52,7 @@ def test_pixels_out_of_range_are_counted() -> None:
 def test_points_that_are_no_pictures_become_numbers(shape: tuple[int, ...]) -> None:
     x = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
     got = show(Coreset(x, torch.arange(12) % 2, torch.ones(12)), [])
-    assert got.shelves == []
+    assert got.pictures == {}
     assert got.numbers is not None
     assert {len(row) for row in got.numbers.rows} == {len(got.numbers.head)}
     assert [row[0] for row in got.numbers.rows] == ["0"] * 5 + ["1"] * 5 + ["…"]
@@ -62,17 +61,9 @@ def test_points_that_are_no_pictures_become_numbers(shape: tuple[int, ...]) -> N
 
 
 def test_stored_bytes_are_shown_as_they_are() -> None:
-    bright = show(
-        Coreset(torch.full((1, 1, 2, 2), 255, dtype=torch.uint8), torch.tensor([0]), torch.ones(1)),
-        [],
-    )
-    grey = show(
-        Coreset(torch.full((1, 1, 2, 2), 128, dtype=torch.uint8), torch.tensor([0]), torch.ones(1)),
-        [],
-    )
-    same_grey = show(pictures([0], torch.full((1, 1, 2, 2), 128 / 255)), [])
-    assert (
-        grey.shelves[0].pictures[0].source
-        == same_grey.shelves[0].pictures[0].source
-        != bright.shelves[0].pictures[0].source
-    )
+    def source(x: torch.Tensor) -> str:
+        return show(pictures([0], x), []).pictures["0"][0].source
+
+    grey = source(torch.full((1, 1, 2, 2), 128, dtype=torch.uint8))
+    assert grey == source(torch.full((1, 1, 2, 2), 128 / 255))
+    assert grey != source(torch.full((1, 1, 2, 2), 255, dtype=torch.uint8))

@@ -144,7 +144,6 @@ def test_a_step_sees_the_execution_planned_for_it(compile: Any) -> None:
     assert seen == [(True, True, graph.MAX_BRANCHES) if compile == "auto" else (False, False, 1)]
     assert uses_kernels(problem)  # outside of it
     assert not uses_kernels(claimed(has_kernels=False))
-    assert not uses_kernels(claimed())
 
 
 @torchs_own_warnings
@@ -311,31 +310,21 @@ def test_what_cannot_be_compiled_for_a_later_call_goes_on_eagerly(
 # --- captured
 
 
-@pytest.mark.parametrize("was_on", [True, False])
-def test_no_garbage_is_collected_while_capturing(was_on: bool) -> None:
-    """An older graph in it would break off the capture when it is destroyed."""
-    (gc.enable if was_on else gc.disable)()
-    try:
-        with graph._no_collection():
-            assert not gc.isenabled()
-        assert gc.isenabled() == was_on
-        with pytest.raises(RuntimeError), graph._no_collection():
-            raise RuntimeError
-        assert gc.isenabled() == was_on
-    finally:
-        gc.enable()
-
-
 def test_where_capturing_fails_the_run_continues_and_torch_is_as_before(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_back: list[object] = []
+
+    def broken_graph(*_: object, **__: object) -> None:
+        assert not gc.isenabled()  # an older graph in the garbage would end the capture
+        raise RuntimeError("an odd thing")
+
     generator = SimpleNamespace(
         clone_state=lambda: "its state", graphsafe_set_state=put_back.append
     )
     for name, value in {
         "CUDAGraph": lambda: SimpleNamespace(register_generator_state=lambda _: None),
-        "graph": refusal("an odd thing"),
+        "graph": broken_graph,
         "current_stream": lambda: "the stream",
         "set_stream": put_back.append,
         "current_device": lambda: 0,
@@ -350,6 +339,7 @@ def test_where_capturing_fails_the_run_continues_and_torch_is_as_before(
         state, _ = runner(state, Rng(3)("step", number))
     assert runner.note == "running eagerly, as this step cannot be captured: an odd thing"
     assert put_back == ["the stream", "its state"]
+    assert gc.isenabled()
     assert torch.equal(state.x, run(problem, "off", num=4)[0][-1].x)
 
 

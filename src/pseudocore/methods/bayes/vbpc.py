@@ -57,7 +57,7 @@ from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
 from pseudocore.objectives.network_kernels import own_features
 from pseudocore.objectives.pool import Pool, PoolSettings
-from pseudocore.training.optimisers import cosine, start_each
+from pseudocore.training.optimisers import cosine, start_each, tree_map
 
 
 class VBPCLearned(NamedTuple):
@@ -140,11 +140,8 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         new, moments, info = kernel_regression.step(
             objective, state.learned, state.moments, rates, y
         )
-        average = VBPCLearned(
-            *(
-                old + (1 - self.averaging) * (part - old)
-                for old, part in zip(state.average, new, strict=True)
-            )
+        average = tree_map(
+            lambda old, part: old + (1 - self.averaging) * (part - old), state.average, new
         )
         points = self._decode(new)
         networks = pool.advance(

@@ -74,7 +74,7 @@ class DDInfo(NamedTuple):
 @methods.register("dd", kind="condense", paper="Wang et al. 2018, arXiv 1811.10959")
 @dataclass(frozen=True, kw_only=True)
 class DatasetDistillation(UnrolledSettings, ImageSettings):
-    """Dataset distillation: the loss on real data, differentiated through training on the images."""
+    """Dataset distillation: the loss on real data, differentiated through training on images."""
 
     image_lr: Positive = 0.02
     """Adam's step size on images (in normalised units); falls to 0 along a cosine."""

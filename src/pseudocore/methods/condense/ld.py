@@ -4,8 +4,9 @@ Bohdal, Yang, Hospedales (2020), "Flexible Dataset Distillation: Learn Labels In
 §3. The images $\tilde x$ are real and fixed; their soft labels $\tilde y$ are learned. `ld`
 differentiates through training (Algorithm 1),
 
-$$ \min_{\tilde y}\; \mathbb E_{\theta_0}\, \mathcal L\left(f_{\theta_L}(x), y\right), \qquad \theta_{t+1} =
-   \theta_t - \alpha \nabla_\theta \mathcal L\left(f_{\theta_t}(\tilde x), \tilde y\right) $$
+$$ \min_{\tilde y}\; \mathbb E_{\theta_0}\, \mathcal L\left(f_{\theta_L}(x), y\right), \qquad
+   \theta_{t+1} = \theta_t
+   - \alpha \nabla_\theta \mathcal L\left(f_{\theta_t}(\tilde x), \tilde y\right) $$
 
 `ld-rr` through ridge regression of the last layer on the features $\tilde\Phi$ of networks trained
 on $(\tilde x, \tilde y)$ (Algorithm 2),

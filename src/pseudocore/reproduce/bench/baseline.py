@@ -1,12 +1,12 @@
 """The same steps as one would write them in a script: a module with its parameters in place,
 `torch.autograd.grad`, Python around it.
 
-Nothing of ours but the draws, the augmentation and the data: no flat vector, no functional call, no
-recomputation, no graph. They are what `pseudocore bench` puts beside the library on any machine,
-and `tests/unit/test_bench.py` holds both to the same images.
+Only the draws, the augmentation and the data are the library's: no flat vector, no functional call,
+no recomputation, no graph. `pseudocore bench` times them next to the library on any machine, and
+`tests/unit/test_bench.py` holds both to the same images.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -23,128 +23,122 @@ from pseudocore.training.experts import Training
 
 
 def exists(name: str, workload: Workload) -> bool:
-    """Whether there is a plain step: of these methods and parts, for the network they were
-    published with.
-    """
-    return name in PLAIN and workload.model in (None, "convnet3") and workload.norm != "batch"
+    """Whether there is a plain step: of these methods and parts, for their published network."""
+    known = name in GRADIENTS or name == "experts"
+    return known and workload.model in (None, "convnet3") and workload.norm != "batch"
 
 
 def make(name: str, problem: Problem, workload: Workload) -> Task:
     """The plain step of the method or part of this name, where it `exists`."""
     if name == "experts":
         return _training(problem)
-    method = workloads.method_of(name, workload)
-    state, network = method.init(problem, Rng(0)("init")), _Network(problem)
-    images = getattr(state, "images", state)
+    method, network = workloads.method_of(name, workload), PlainNetwork(problem)
+    state = method.init(problem, Rng(0)("init"))
+    images = state.images if name == "bpc-w" else state
     x, velocity = images.x, images.velocity
 
     def take(number: int) -> None:
         nonlocal x, velocity
-        x, velocity = step(
-            name, method, problem, network, x, images.y, velocity, Rng(0)("step", number)
-        )
+        now = Now(problem, network, x, images.y, Rng(0)("step", number))
+        x, velocity = step(name, method, now, velocity)
 
     return Task(take)
 
 
-def step(
-    name: str,
-    method: Any,
-    problem: Problem,
-    network: "_Network",
-    x: Tensor,
-    y: Tensor,
-    velocity: Tensor,
-    rng: Rng,
-) -> tuple[Tensor, Tensor]:
+def step(name: str, method: Any, now: "Now", velocity: Tensor) -> tuple[Tensor, Tensor]:
     """Images and their velocity after one step of a trajectory method, from the draws that its own
     step would make.
     """
-    gradient = PLAIN[name](method, _Step(problem, network, x, y, rng))
-    velocity = method.image_momentum * velocity + gradient
-    return x - method.image_lr * velocity, velocity
+    velocity = method.image_momentum * velocity + GRADIENTS[name](method, now)
+    return now.x - method.image_lr * velocity, velocity
 
 
-class _Network:
+class PlainNetwork:
     """The problem's network as a plain module."""
 
     def __init__(self, problem: Problem) -> None:
-        of = problem.model.describe()
+        options = problem.model.describe()
         channels, side = problem.data.shape[0], problem.data.shape[1]
+        width = options["width"]
         layers: list[nn.Module] = []
-        for block in range(of["depth"]):
+        for block in range(options["depth"]):
             padding = 3 if side == 28 and block == 0 else 1
-            layers.append(nn.Conv2d(channels, of["width"], 3, padding=padding))
-            layers += [nn.GroupNorm(of["width"], of["width"])] if of["norm"] == "instance" else []
+            layers.append(nn.Conv2d(channels, width, 3, padding=padding))
+            if options["norm"] == "instance":
+                layers.append(nn.GroupNorm(width, width))
             layers += [nn.ReLU(), nn.AvgPool2d(2)]
-            channels, side = of["width"], (side + 2 * padding - 2) // 2
+            channels, side = width, (side + 2 * padding - 2) // 2
         layers += [nn.Flatten(), nn.Linear(channels * side * side, problem.num_classes)]
         self.module = nn.Sequential(*layers).to(problem.device, problem.dtype)
         self.parameters = list(self.module.parameters())
         self.fast = problem.fast
 
-    def load(self, theta: Tensor) -> None:
+    def split(self, theta: Tensor) -> list[Tensor]:
+        """A flat vector in the shapes of the parameters."""
         parts = torch.split(theta, [parameter.numel() for parameter in self.parameters])
-        with torch.no_grad():
-            for parameter, part in zip(self.parameters, parts, strict=True):
-                parameter.copy_(part.view_as(parameter))
+        return [
+            part.view_as(parameter) for part, parameter in zip(parts, self.parameters, strict=True)
+        ]
 
-    def loss(self, x: Tensor, y: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
+    def load(self, theta: Tensor) -> None:
+        with torch.no_grad():
+            for parameter, part in zip(self.parameters, self.split(theta), strict=True):
+                parameter.copy_(part)
+
+    def theta(self) -> Tensor:
+        return nn.utils.parameters_to_vector(self.parameters).detach()
+
+    def loss(self, x: Tensor, y: Tensor, theta: Tensor | None = None) -> Tensor:
+        """With the parameters in place, or with a flat vector that can be differentiated."""
         with self.fast():
-            logits = (
-                torch.func.functional_call(self.module, dict(parameters), (x,))
-                if parameters
-                else self.module(x)
-            )
+            if theta is None:
+                logits = self.module(x)
+            else:
+                names = [name for name, _ in self.module.named_parameters()]
+                parameters = dict(zip(names, self.split(theta), strict=True))
+                logits = torch.func.functional_call(self.module, parameters, (x,))
         return F.cross_entropy(logits.to(x.dtype), y)
 
 
-class _Step(NamedTuple):
-    """What the plain steps have in common."""
+class Now(NamedTuple):
+    """What a plain step works on."""
 
     problem: Problem
-    network: _Network
+    network: PlainNetwork
     x: Tensor
     y: Tensor
     rng: Rng
 
     def expert(self, method: Any, horizon: int) -> Tensor:
+        stride = max(1, horizon)
         return trajectory.expert_path(
-            method, self.problem, self.rng, horizon=horizon, stride=max(1, horizon)
+            method, self.problem, self.rng, horizon=horizon, stride=stride
         )
 
-    def seen(self, x: Tensor, *names: str | int) -> Tensor:
+    def augmented(self, x: Tensor, *names: str | int) -> Tensor:
         augment = self.problem.augment
         return x if augment is None else augment(x, self.rng(*names))
 
     def train(self, theta: Tensor, num_steps: int, step_size: float, noise: float = 0.0) -> Tensor:
         """SGD on the images from theta, in place."""
-        self.network.load(theta)
+        network = self.network
+        network.load(theta)
         for number in range(num_steps):
-            loss = self.network.loss(self.seen(self.x, "inner", "view", number), self.y)
-            gradient = torch.autograd.grad(loss, self.network.parameters)
+            loss = network.loss(self.augmented(self.x, "inner", "view", number), self.y)
+            gradient = torch.autograd.grad(loss, network.parameters)
             with torch.no_grad():
-                for parameter, slope in zip(self.network.parameters, gradient, strict=True):
+                for parameter, slope in zip(network.parameters, gradient, strict=True):
                     parameter.sub_(slope, alpha=step_size)
             if noise > 0:
-                drawn = self.rng("inner", "noise", number).normal(
-                    len(theta), device=theta.device, dtype=theta.dtype
-                )
-                self.network.load(self.theta() + noise * drawn)
-        return self.theta()
-
-    def theta(self) -> Tensor:
-        return torch.nn.utils.parameters_to_vector(self.network.parameters).detach()
+                drawn = self._normal(theta, "inner", "noise", number)
+                network.load(network.theta() + noise * drawn)
+        return network.theta()
 
     def near(self, theta: Tensor, noise: float, name: str, num: int) -> Iterator[Tensor]:
         for number in range(num):
-            yield theta + noise * self.rng(name, number).normal(
-                len(theta), device=theta.device, dtype=theta.dtype
-            )
+            yield theta + noise * self._normal(theta, name, number)
 
-    def contrast(
-        self, pairs: list[tuple[Tensor, Tensor]] | Iterator[tuple[Tensor, Tensor]], num: int
-    ) -> Tensor:
+    def contrast(self, pairs: Iterable[tuple[Tensor, Tensor]], num: int) -> Tensor:
         """Gradient in the images of the mean loss under the first of each pair less that under the
         second, one backward a side.
         """
@@ -153,12 +147,15 @@ class _Step(NamedTuple):
         for positive, negative in pairs:
             for sign, theta in ((1, positive), (-1, negative)):
                 self.network.load(theta)
-                (slope,) = torch.autograd.grad(self.network.loss(self.seen(x, "view"), self.y), x)
-                total += sign * slope
+                loss = self.network.loss(self.augmented(x, "view"), self.y)
+                total += sign * torch.autograd.grad(loss, x)[0]
         return total / num
 
+    def _normal(self, like: Tensor, *names: str | int) -> Tensor:
+        return self.rng(*names).normal(len(like), device=like.device, dtype=like.dtype)
 
-def _forward_kl(method: Any, now: _Step) -> Tensor:
+
+def _forward_kl(method: Any, now: Now) -> Tensor:
     start, expert = now.expert(method, method.horizon)
     student = now.train(start, method.num_inner_steps, method.inner_lr)
     positive = now.near(expert, method.expert_noise, "near-expert", method.num_draws)
@@ -166,37 +163,23 @@ def _forward_kl(method: Any, now: _Step) -> Tensor:
     return now.contrast(zip(positive, negative, strict=True), method.num_draws)
 
 
-def _contrastive_divergence(method: Any, now: _Step) -> Tensor:
+def _contrastive_divergence(method: Any, now: Now) -> Tensor:
     start, expert = now.expert(method, method.horizon)
-    student = now.train(
-        start,
-        method.num_inner_steps,
-        method.langevin_step / 2,
-        method.noise_scale * method.langevin_step**0.5,
-    )
+    noise = method.noise_scale * method.langevin_step**0.5
+    student = now.train(start, method.num_inner_steps, method.langevin_step / 2, noise)
     return now.contrast([(expert, student)], 1)
 
 
-def _wasserstein(method: Any, now: _Step) -> Tensor:
-    """All inner steps in one graph, as published; the step size is learned by ours and its gradient
-    part of the cost of both.
+def _wasserstein(method: Any, now: Now) -> Tensor:
+    """All inner steps in one graph, as published; the gradient of the step size, which ours learns,
+    is part of the cost of both.
     """
     start, expert = now.expert(method, method.horizon)
-    x, step_size = (
-        now.x.detach().requires_grad_(),
-        now.x.new_full((), method.inner_lr).requires_grad_(),
-    )
-    names = [name for name, _ in now.network.module.named_parameters()]
-    sizes = [parameter.numel() for parameter in now.network.parameters]
+    x = now.x.detach().requires_grad_()
+    step_size = x.new_full((), method.inner_lr).requires_grad_()
     theta = start.detach().requires_grad_()
     for number in range(method.num_inner_steps):
-        pieces = [
-            part.view_as(like)
-            for part, like in zip(torch.split(theta, sizes), now.network.parameters, strict=True)
-        ]
-        loss = now.network.loss(
-            now.seen(x, "inner", "view", number), now.y, dict(zip(names, pieces, strict=True))
-        )
+        loss = now.network.loss(now.augmented(x, "inner", "view", number), now.y, theta)
         (slope,) = torch.autograd.grad(loss, theta, create_graph=True)
         theta = theta - step_size * slope
     loss = (theta - expert).square().sum() / (start - expert).square().sum()
@@ -204,35 +187,34 @@ def _wasserstein(method: Any, now: _Step) -> Tensor:
     return gradient
 
 
-def _reverse_kl(method: Any, now: _Step) -> Tensor:
+def _reverse_kl(method: Any, now: Now) -> Tensor:
+    problem, network = now.problem, now.network
     (start,) = now.expert(method, 0)
-    student, problem = now.train(start, method.num_inner_steps, method.inner_lr), now.problem
-    real, labels = problem.batch(
-        now.rng("batch").integers(problem.num_train, method.batch_size, device=problem.device)
-    )
-    real, x = now.seen(real, "view"), now.x.detach().requires_grad_()
+    student = now.train(start, method.num_inner_steps, method.inner_lr)
+    index = now.rng("batch").integers(problem.num_train, method.batch_size, device=problem.device)
+    real, labels = problem.batch(index)
+    real, x = now.augmented(real, "view"), now.x.detach().requires_grad_()
     excess, slopes = [], []
     for theta in now.near(student, method.noise, "near-student", method.num_draws):
-        now.network.load(theta)
+        network.load(theta)
         with torch.no_grad():
-            on_real = now.network.loss(real, labels)
-        on_images = now.network.loss(now.seen(x, "view"), now.y)
+            on_real = network.loss(real, labels)
+        on_images = network.loss(now.augmented(x, "view"), now.y)
         slopes.append(-len(x) * torch.autograd.grad(on_images, x)[0])
         excess.append(on_images.detach() - on_real)
     centred = torch.stack(excess) - torch.stack(excess).mean()
-    return -torch.stack(
-        [factor * slope for factor, slope in zip(centred, slopes, strict=True)]
-    ).mean(0)
+    products = [factor * slope for factor, slope in zip(centred, slopes, strict=True)]
+    return -torch.stack(products).mean(0)
 
 
 def _training(problem: Problem) -> Task:
     """SGD on shuffled batches, an epoch a time."""
-    training, network, data = Training(), _Network(problem), problem.num_train
+    training, network, num = Training(), PlainNetwork(problem), problem.num_train
     optimiser = torch.optim.SGD(network.parameters, lr=training.lr)
 
     def take(number: int) -> None:
         rng = Rng(0)("experts", 0, "epoch", number + 1)
-        order = rng("order").permutation(data, device=problem.device)
+        order = rng("order").permutation(num, device=problem.device)
         for place, index in enumerate(torch.split(order, training.batch_size)):
             x, y = problem.batch(index)
             x = x if problem.augment is None else problem.augment(x, rng("augment", place))
@@ -240,14 +222,13 @@ def _training(problem: Problem) -> Task:
             network.loss(x, y).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
 
-    return Task(take, -(-data // training.batch_size))
+    return Task(take, -(-num // training.batch_size))
 
 
-PLAIN: Mapping[str, Callable[..., Any]] = {
+GRADIENTS: Mapping[str, Callable[[Any, Now], Tensor]] = {
     "bpc-fkl": _forward_kl,
     "bpc-rkl": _reverse_kl,
     "bpc-w": _wasserstein,
     "bpc-cd": _contrastive_divergence,
-    "experts": _training,
 }
-"""What has a plain step beside it. The rest is put beside its own eager step."""
+"""Gradients in the images, of the methods that have a plain step."""

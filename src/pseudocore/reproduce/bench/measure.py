@@ -1,13 +1,12 @@
-"""Clocks and counters: the time of a step, its operations and bytes, the memory it takes, and what
-the machine can do at best.
+"""Clocks and counters: the time of a step, its operations and bytes, and what the machine can do at
+best.
 
-A step's operations are those of the matrix products and convolutions of an eager step (torch's own
-formulas; factorisations are left out). Its bytes are what the kernels of an eager step read and
-write, each by itself: a compiled step that keeps intermediate results on the chip moves fewer, so
-its share of the copy ceiling can pass 1.
+Operations are those of the matrix products and convolutions of an eager step (torch's own formulas;
+factorisations are left out). Bytes are what the kernels of an eager step read and write, each by
+itself: a compiled step that keeps intermediate results on the chip moves fewer, so its share of the
+copy ceiling can pass 1.
 """
 
-import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +20,14 @@ from torch.utils.flop_counter import flop_registry
 
 from pseudocore.core.problem import Precision
 from pseudocore.core.types import Model
-from pseudocore.runtime import profiling as cost
+from pseudocore.runtime.profiling import wait
 
-LEAST_SECONDS = 0.1
-"""Of one reading of the clock: shorter steps are timed several at a time, so that the host runs
-ahead of the device as it does in a run.
+MIN_READING_SECONDS = 0.1
+"""Shorter steps are timed several at a time, so that the host runs ahead of the device as it does in
+a run.
 """
 
-FEWEST, MOST = 3, 15
-"""Readings."""
+MIN_READINGS, MAX_READINGS = 3, 15
 
 
 class Timing(NamedTuple):
@@ -39,17 +37,15 @@ class Timing(NamedTuple):
     """Median of the readings."""
     low_ms: float
     high_ms: float
-    """Their extremes."""
     num: int
     """Steps timed."""
     first_seconds: float
-    """The first step, whole: libraries loading, compilation; capture comes with the third."""
+    """The first step with loading of libraries and compilation; capture comes with the third."""
 
     def over(self, num: int) -> "Timing":
         """Of one of `num` things that a step did."""
-        return Timing(
-            self.ms / num, self.low_ms / num, self.high_ms / num, self.num * num, self.first_seconds
-        )
+        times = (self.ms / num, self.low_ms / num, self.high_ms / num)
+        return Timing(*times, self.num * num, self.first_seconds)
 
 
 class Work(NamedTuple):
@@ -75,28 +71,26 @@ class Ceilings(NamedTuple):
 
 def timed(take: Callable[[int], None], device: torch.device, *, seconds: float) -> Timing:
     """Time `take`, called with the number of the step, for about so many seconds after warming up."""
-    began = time.perf_counter()
-    take(0)
-    wait(device)
-    first, number = time.perf_counter() - began, 1
+    first, number = _seconds(lambda: take(0), device), 1
+    last = first
     for number in range(1, 6 if device.type == "cuda" else 2):
-        wait(device)
-        began = time.perf_counter()
-        take(number)
-        wait(device)
-    group = max(1, round(LEAST_SECONDS / max(time.perf_counter() - began, 1e-6)))
-    readings: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(readings) < FEWEST or (len(readings) < MOST and time.perf_counter() < end):
-        began = time.perf_counter()
+        last = _seconds(lambda step=number: take(step), device)  # type: ignore[misc]
+    group = max(1, round(MIN_READING_SECONDS / max(last, 1e-6)))
+
+    def take_group() -> None:
+        nonlocal number
         for _ in range(group):
             number += 1
             take(number)
-        wait(device)
-        readings.append(1000 * (time.perf_counter() - began) / group)
-    return Timing(
-        statistics.median(readings), min(readings), max(readings), group * len(readings), first
-    )
+
+    readings: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(readings) < MIN_READINGS or (
+        len(readings) < MAX_READINGS and time.perf_counter() < end
+    ):
+        readings.append(1000 * _seconds(take_group, device) / group)
+    num = group * len(readings)
+    return Timing(statistics.median(readings), min(readings), max(readings), num, first)
 
 
 def counted(take: Callable[[int], None], images: Callable[[], int]) -> Work:
@@ -108,7 +102,7 @@ def counted(take: Callable[[int], None], images: Callable[[], int]) -> Work:
 
 
 class CountingModel:
-    """A model that knows how many images have passed through it."""
+    """A model that counts the images that pass through it."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -133,69 +127,41 @@ class CountingModel:
         self.images += len(x) * (len(theta) if theta.ndim == 2 else 1)
 
 
-class Memory:
-    """The most memory held since this was made, in MiB.
-
-    By how much what torch has allocated on a GPU has risen. The operating system knows a process's
-    peak only over its life, so on a CPU the rise is 0 unless this is the first large thing the
-    process does, which is why it is asked in one of its own.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        if self._on_gpu:
-            gc.collect()  # what an earlier measurement left in cycles
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        self._before = torch.cuda.memory_allocated() if self._on_gpu else cost.peak_mib()
-
-    def peak(self) -> int:
-        if self._on_gpu:
-            torch.cuda.synchronize()
-            return int(torch.cuda.max_memory_allocated() - self._before) // 2**20
-        return cost.peak_mib() - self._before
-
-
 def ceilings(device: torch.device, precision: Precision) -> Ceilings:
     """The best of several readings of one large product and one large copy."""
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
     side, length = (8192, 2**28) if on_gpu else (1024, 2**24)
-    matrix = torch.ones(
-        side, side, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32
-    )
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    matrix = torch.ones(side, side, device=device, dtype=dtype)
     product = torch.empty_like(matrix)
     source = torch.ones(length, device=device)
     target = torch.empty_like(source)
+
+    def best(call: Callable[[], object]) -> float:
+        return min(_seconds(call, device) for _ in range(8))
+
     return Ceilings(
-        2 * side**3 / _best(lambda: torch.mm(matrix, matrix, out=product), device),
-        2 * 4 * length / _best(lambda: target.copy_(source), device),
+        2 * side**3 / best(lambda: torch.mm(matrix, matrix, out=product)),
+        2 * 4 * length / best(lambda: target.copy_(source)),
     )
 
 
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def _best(call: Callable[[], object], device: torch.device) -> float:
-    readings = []
-    for _ in range(8):
-        wait(device)
-        began = time.perf_counter()
-        call()
-        wait(device)
-        readings.append(time.perf_counter() - began)
-    return min(readings)
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
+    """Of a call, until the device is done."""
+    wait(device)
+    began = time.perf_counter()
+    call()
+    wait(device)
+    return time.perf_counter() - began
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up what every kernel does; a view moves nothing, and of a table only what is looked up.
 
-    Not torch's `FlopCounterMode`, whose formulas these are: it follows modules by hooks that
-    `torch.func.grad` does not bear.
+    Not torch's `FlopCounterMode`, whose formulas these are: its module hooks fail under
+    `torch.func.grad`.
     """
 
     def __init__(self) -> None:
@@ -214,7 +180,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if packet in flop_registry:
             self.flop += flop_registry[packet](*args, **kwargs, out_val=result)
         is_view = not func._schema.is_mutable and any(
-            _one_storage(new, old) for new in made for old in given
+            new.untyped_storage()._cdata == old.untyped_storage()._cdata
+            for new in made
+            for old in given
         )
         if not is_view and "empty" not in name:
             read = [*made, *given[1:]] if name in _LOOK_UPS else given
@@ -225,10 +193,6 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 _LOOK_UPS = ("index", "index_select", "gather", "embedding")
 
 
-def _one_storage(one: Tensor, other: Tensor) -> bool:
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
-
-
 def _size(tensor: Tensor) -> int:
-    """Bytes; of an expanded tensor, those that are there."""
+    """Bytes; of an expanded tensor, those that are stored."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())

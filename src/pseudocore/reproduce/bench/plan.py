@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -15,29 +14,28 @@ import torch
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import methods
-from pseudocore.reproduce.bench import baseline as plain
-from pseudocore.reproduce.bench import measure, tasks
+from pseudocore.reproduce.bench import baseline, measure, tasks
 from pseudocore.reproduce.bench.measure import Ceilings, Work
 from pseudocore.reproduce.bench.requests import (
     Measured,
     NotMeasuredError,
     Request,
-    Way,
+    Variant,
     fulfil,
-    is_eager,
+    runs_eagerly,
 )
-from pseudocore.reproduce.bench.subprocess_runner import apart
-from pseudocore.reproduce.bench.workload import FULL, Workload, method_of
+from pseudocore.reproduce.bench.subprocess_runner import subprocess_runner
+from pseudocore.reproduce.bench.workload import SIZES, Workload, method_of
 from pseudocore.runtime import Compile
 from pseudocore.store.folders import hardware, now, versions
 
-FIRST = ("vbpc", "frepo", "bpc-fkl", "bpc-rkl", "bpc-w", "bpc-cd", "dm", "dsa", "lcmat-c")
-"""Methods that others are compared with: timed before the rest, for which time may not be left."""
+TIMED_FIRST = ("vbpc", "frepo", "bpc-fkl", "bpc-rkl", "bpc-w", "bpc-cd", "dm", "dsa", "lcmat-c")
+"""Methods that others are compared with; time may not suffice for the rest."""
 
-GROWING = ("bpc-fkl", "vbpc")
-"""Methods whose growth is measured unless told."""
+GROWTH_METHODS = ("bpc-fkl", "vbpc")
+"""Methods whose growth is measured by default."""
 
-KNOBS: dict[str, dict[str, tuple[int, ...]]] = {
+GROWTH_SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "small": {
         "per_class": (1, 10, 50),
         "num_inner_steps": (2, 5, 10, 20),
@@ -53,21 +51,22 @@ KNOBS: dict[str, dict[str, tuple[int, ...]]] = {
         "num_classes": (10, 50, 100),
     },
 }
-"""What is varied, one at a time, and how far."""
-
+"""What is varied, one at a time."""
 
 ROWS_SHARE = 0.7
-"""Of the time that is given, as long as there are curves to measure in the rest."""
+"""Share of the time for rows, if there are curves to measure in the rest."""
 
+READING_SECONDS = {"row": 0.6, "point": 0.2}
+"""Seconds to take readings for, for a row or a point of a curve; slow steps take longer."""
 
-PATIENCE = {"row": 0.6, "point": 0.2}
-"""Seconds to read the clock for, for a row or a point of a curve; slow steps take longer, as some
-readings are always made.
-"""
+MEMORY = {
+    "cuda": "torch.cuda.max_memory_allocated less what was held before the first step, data included",
+    "cpu": "ru_maxrss of a process of its own, less what it was before the first step; with compilation, if that was asked for",
+}
 
 
 class Row(NamedTuple):
-    """A method or part, run in every way there is."""
+    """A method or part in every variant there is."""
 
     name: str
     ours: Measured
@@ -77,7 +76,7 @@ class Row(NamedTuple):
 
     @property
     def work(self) -> Work:
-        assert self.ours.work is not None  # it is asked for below
+        assert self.ours.work is not None  # rows ask for it
         return self.ours.work
 
     @property
@@ -94,13 +93,9 @@ class Row(NamedTuple):
         return {
             "name": self.name,
             "kind": "part" if self.name in tasks.PARTS else "method",
-            "ours": _table(self.ours),
-            "eager": _table(self.eager),
-            "plain": _table(self.plain),
+            **{name: _table(getattr(self, name)) for name in ("ours", "eager", "plain")},
             "faster": self.faster,
-            "flop": work.flop,
-            "bytes": work.bytes,
-            "images": work.images,
+            **work._asdict(),
             "images_per_second": self.per_second(work.images),
             "matmul_share": self.per_second(work.flop) / self.ceilings.matmul,
             "copy_share": self.per_second(work.bytes) / self.ceilings.copy,
@@ -120,27 +115,27 @@ class Curve(NamedTuple):
     @property
     def exponent(self) -> float | None:
         """Of the cost's growth with the size, between the two largest: 0 is none, 1 in proportion."""
-        pairs = list(pairwise(zip(self.values, self.ms, strict=True)))
-        if not pairs:
+        if len(self.values) < 2:
             return None
-        (smaller, before), (larger, after) = pairs[-1]
+        (smaller, larger), (before, after) = self.values[-2:], self.ms[-2:]
         return math.log(after / before) / math.log(larger / smaller)
 
     def to_json(self) -> dict[str, Any]:
         return {**self._asdict(), "exponent": self.exponent}
 
 
-def usual_methods() -> list[str]:
-    """What is timed unless told: every method with steps."""
-    stepping = [entry.name for entry in methods if hasattr(entry.make, "step")]
-    return sorted(stepping, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+def default_methods() -> list[str]:
+    """Every method with steps, in the order they are timed."""
+    stepping = [entry.name for entry in methods if entry.kind != "select"]
+    order = {name: place for place, name in enumerate(TIMED_FIRST)}
+    return sorted(stepping, key=lambda name: order.get(name, len(order)))
 
 
 def run(
     workload: Workload,
     *,
     names: Sequence[str],
-    growing: Sequence[str] = GROWING,
+    growing: Sequence[str] = GROWTH_METHODS,
     device: str = "cpu",
     compile: Compile = "auto",
     seconds: float = 90.0,
@@ -149,25 +144,30 @@ def run(
     on_row: Callable[[Row], None] = lambda row: None,
     on_curve: Callable[[Curve], None] = lambda curve: None,
 ) -> dict[str, Any]:
-    """Everything as one JSON document, and each piece when it is there; after `seconds` nothing new
-    is begun.
+    """Everything as one JSON document, and each piece as soon as it is measured; after `seconds`
+    nothing new is started.
     """
     tasks.check_names([*names, *growing])
-    if only_parts := [name for name in growing if name in tasks.PARTS]:
-        raise ConfigError(f"growth is measured for methods, and {only_parts[0]!r} is a part of one")
+    for name in growing:
+        if name in tasks.PARTS:
+            raise ConfigError(
+                f"growth is measured for methods, and {name!r} is a part of one",
+                code="growth-of-a-part",
+                name=name,
+            )
     began = time.monotonic()
     ceilings = measure.ceilings(torch.device(device), workload.precision)
     on_ceilings(ceilings)
-    with nullcontext(fulfil) if device == "cuda" else apart() as ask:
-        session = _Session(
-            workload, device, compile, ask, end=began + (ROWS_SHARE if growing else 1) * seconds
-        )
-        rows = _told(on_row, (session.row(name, ceilings) for name in names))
+    rows_end = began + (ROWS_SHARE if growing else 1) * seconds
+    with nullcontext(fulfil) if device == "cuda" else subprocess_runner() as ask:
+        session = _Session(workload, device, compile, ask, rows_end)
+        rows = [session.row(name, ceilings, on_row) for name in names]
         session.end = began + seconds
-        curves = _told(
-            on_curve,
-            (session.curve(name, knob) for name in growing for knob in _knobs(name, workload)),
-        )
+        curves = [
+            session.curve(name, knob, on_curve)
+            for name in growing
+            for knob in _growth_sizes(name, workload)
+        ]
     return {
         "workload": config.to_dict(workload),
         "device": device,
@@ -178,8 +178,8 @@ def run(
             "copy_bytes_per_second": ceilings.copy,
         },
         "peak_mib_is": MEMORY[device],
-        "rows": [row.to_json() for row in rows],
-        "growth": [curve.to_json() for curve in curves],
+        "rows": [row.to_json() for row in rows if row],
+        "growth": [curve.to_json() for curve in curves if curve],
         "failed": session.failed,
         "not_reached": session.not_reached,
         "seconds": round(time.monotonic() - began, 1),
@@ -188,12 +188,6 @@ def run(
         "hardware": hardware(),
         "versions": versions(),
     }
-
-
-MEMORY = {
-    "cuda": "torch.cuda.max_memory_allocated less what was held before the first step, data included",
-    "cpu": "ru_maxrss of a process of its own, less what it was before the first step; with compilation, if that was asked for",
-}
 
 
 @dataclass
@@ -208,31 +202,44 @@ class _Session:
     failed: dict[str, str] = field(default_factory=dict)
     not_reached: list[str] = field(default_factory=list)
 
-    def row(self, name: str, ceilings: Ceilings) -> Row | None:
-        if (ours := self._ask(name, "ours", name)) is None:
+    def row(self, name: str, ceilings: Ceilings, on_row: Callable[[Row], None]) -> Row | None:
+        if (ours := self._measure(name, "ours", name)) is None:
             return None
-        eager = ours if is_eager(self.device, self.compile) else self._ask(name, "eager", name)
-        beside = self._ask(name, "plain", name) if plain.exists(name, self.workload) else None
-        return Row(name, ours, eager, beside, ceilings)
+        eager = (
+            ours if runs_eagerly(self.device, self.compile) else self._measure(name, "eager", name)
+        )
+        has_plain = baseline.exists(name, self.workload)
+        plain = self._measure(name, "plain", name) if has_plain else None
+        row = Row(name, ours, eager, plain, ceilings)
+        on_row(row)
+        return row
 
-    def curve(self, name: str, knob: str) -> Curve | None:
+    def curve(self, name: str, knob: str, on_curve: Callable[[Curve], None]) -> Curve | None:
         curve = Curve(name, knob, [], [], [])
-        for value in _knobs(name, self.workload)[knob]:
-            found = self._ask(f"{name} at {knob} {value}", "ours", name, **{knob: value})
+        for value in _growth_sizes(name, self.workload)[knob]:
+            found = self._measure(f"{name} at {knob} {value}", "ours", name, **{knob: value})
             if found is not None:
                 curve.values.append(value)
                 curve.ms.append(found.timing.ms)
                 curve.peak_mib.append(found.peak_mib)
-        return curve if curve.values else None
+        if not curve.values:
+            return None
+        on_curve(curve)
+        return curve
 
-    def _ask(self, title: str, way: Way, name: str, **changes: int) -> Measured | None:
-        title = title if way == "ours" else f"{title}, {way}"
+    def _measure(self, title: str, variant: Variant, name: str, **changes: int) -> Measured | None:
+        title = title if variant == "ours" else f"{title}, {variant}"
         if time.monotonic() > self.end:
             self.not_reached.append(title)
             return None
-        counting, patience = way == "ours" and not changes, PATIENCE["point" if changes else "row"]
         request = Request(
-            name, way, _sized(self.workload, changes), self.device, self.compile, patience, counting
+            name,
+            variant,
+            resized(self.workload, changes),
+            self.device,
+            self.compile,
+            READING_SECONDS["point" if changes else "row"],
+            counting=variant == "ours" and not changes,
         )
         try:
             return self.ask(request)
@@ -241,41 +248,25 @@ class _Session:
             return None
 
 
-def _table(one: Measured | None) -> dict[str, Any] | None:
-    return (
-        None
-        if one is None
-        else {**one.timing._asdict(), "peak_mib": one.peak_mib, "note": one.note}
-    )
-
-
-def _told(tell: Callable[[Any], None], found: Any) -> list[Any]:
-    """What was found, each told of when it is there."""
-    kept = []
-    for one in found:
-        if one is not None:
-            tell(one)
-            kept.append(one)
-    return kept
-
-
-def _knobs(name: str, workload: Workload) -> dict[str, tuple[int, ...]]:
-    """What can be varied for a method."""
-    own = {option.name for option in config.options(type(method_of(name, workload)))} | {
-        "num_train",
-        "num_classes",
-    }
-    size = "full" if workload.shape == FULL.shape else "small"
-    return {knob: values for knob, values in KNOBS[size].items() if knob in own}
-
-
-def _sized(workload: Workload, changes: dict[str, int]) -> Workload:
+def resized(workload: Workload, changes: dict[str, int]) -> Workload:
     """The workload with some sizes changed, and as many training images as these need."""
     sizes = {**config.to_dict(workload), **changes}
-    return replace(
-        workload,
-        **{
-            **changes,
-            "num_train": max(sizes["num_train"], sizes["num_classes"] * sizes["per_class"]),
-        },
-    )
+    num_train = max(sizes["num_train"], sizes["num_classes"] * sizes["per_class"])
+    return replace(workload, **{**changes, "num_train": num_train})
+
+
+def _table(one: Measured | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    return {**one.timing._asdict(), "peak_mib": one.peak_mib, "note": one.note}
+
+
+def _growth_sizes(name: str, workload: Workload) -> dict[str, tuple[int, ...]]:
+    """What can be varied for a method."""
+    known = {option.name for option in config.options(type(method_of(name, workload)))}
+    size = "full" if workload.shape == SIZES["full"].shape else "small"
+    return {
+        knob: values
+        for knob, values in GROWTH_SIZES[size].items()
+        if knob in known or knob in ("num_train", "num_classes")
+    }

@@ -1,8 +1,8 @@
-"""Measurements each in a process of its own, which alone can tell its peak memory.
+"""Each measurement in a process of its own, as only that can tell its peak memory.
 
 Loading torch takes seconds, so one process (`python -m
-pseudocore.reproduce.bench.subprocess_runner`) loads everything, does nothing else, and splits off a
-child for every request. Requests and answers are lines of JSON. (The standard library's fork server
+pseudocore.reproduce.bench.subprocess_runner`) loads everything, does nothing else, and forks a child
+for every request. Requests and answers are lines of JSON. (The fork server of the standard library
 would run the caller's script again.)
 """
 
@@ -20,15 +20,16 @@ import torch
 
 from pseudocore.core.errors import ConfigError, PseudocoreError
 from pseudocore.reproduce.bench.requests import Measured, NotMeasuredError, Request, fulfil
+from pseudocore.runtime.warmup import import_ahead
 from pseudocore.store.files import decode_json, encode_json
 
 
 @contextlib.contextmanager
-def apart() -> Iterator[Callable[[Request], Measured]]:
+def subprocess_runner() -> Iterator[Callable[[Request], Measured]]:
     """`fulfil`, in a process of its own for each request."""
     command = [sys.executable, "-m", __name__]
-    # In a session of its own: Ctrl-C is for the caller, who ends this. Unbuffered, as a line must
-    # arrive before the next is thought of.
+    # In a session of its own, as Ctrl-C is for the caller, who ends this process; unbuffered, as
+    # each request waits for its answer.
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
     ) as process:
@@ -51,7 +52,7 @@ def _ask(process: "subprocess.Popen[bytes]", request: Request) -> Measured:
     except BrokenPipeError:
         raise NotMeasuredError("the process that measures has ended") from None
     if "refused" in answer:
-        raise ConfigError(answer["refused"])
+        raise ConfigError(**answer["refused"])
     if "failed" in answer:
         raise NotMeasuredError(answer["failed"])
     return Measured.from_json(answer)
@@ -59,19 +60,16 @@ def _ask(process: "subprocess.Popen[bytes]", request: Request) -> Measured:
 
 def serve() -> None:
     """Answer requests from standard input until it ends."""
-    import torch._dynamo  # noqa: F401  comes with the first gradient, and takes seconds
-
+    import_ahead()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever else is printed is no answer
-    with contextlib.suppress(BrokenPipeError):  # nobody is left to answer
+    os.dup2(2, 1)  # only answers go to standard output
+    with contextlib.suppress(BrokenPipeError):  # the caller is gone
         for line in sys.stdin:
             answers.write((_answer_of_child(decode_json(line), sys.stdin) + "\n").encode())
 
 
 def _answer_of_child(table: dict[str, Any], *callers: IO[str]) -> str:
-    """The child's answer; a child whose caller hangs up is ended, however long it would have
-    measured.
-    """
+    """The child's answer; the child is killed if a caller hangs up."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -80,11 +78,11 @@ def _answer_of_child(table: dict[str, Any], *callers: IO[str]) -> str:
             with os.fdopen(writer, "w") as pipe:
                 pipe.write(encode_json(_answer(table)))
         finally:
-            os._exit(0)  # whatever happened: the loop is the parent's
+            os._exit(0)  # even after an error: the loop belongs to the parent
     os.close(writer)
     with os.fdopen(reader) as pipe:
         ready, _, _ = select.select([pipe, *callers], [], [])
-        if pipe not in ready:  # a caller says nothing while it waits, so this one is gone
+        if pipe not in ready:  # a waiting caller sends nothing, so this one has hung up
             os.kill(child, signal.SIGKILL)
         answer = pipe.read()
     _, status = os.waitpid(child, 0)
@@ -101,7 +99,7 @@ def _answer(table: dict[str, Any]) -> dict[str, Any]:
     try:
         return fulfil(Request.from_json(table)).to_json()
     except PseudocoreError as error:
-        return {"refused": str(error)}
+        return {"refused": {"message": str(error), "code": error.code}}
     except NotMeasuredError as error:
         return {"failed": str(error)}
     except Exception as error:

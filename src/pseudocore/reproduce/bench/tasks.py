@@ -31,7 +31,7 @@ from pseudocore.objectives import trajectory, unroll
 from pseudocore.objectives.contrast import contrast
 from pseudocore.objectives.initial import initial_inputs
 from pseudocore.reproduce.bench import workload as workloads
-from pseudocore.reproduce.bench.workload import Workload
+from pseudocore.reproduce.bench.workload import SIZES, Workload
 from pseudocore.runtime import Compile
 from pseudocore.runtime.draws import Step
 from pseudocore.runtime.loop import RepeatedPasses
@@ -47,9 +47,9 @@ class Task(NamedTuple):
     """Something to do again and again."""
 
     take: Callable[[int], None]
-    """Do it, with the draws of step number so and so."""
+    """Do it, with the draws of this step number."""
     num_inside: int = 1
-    """What is reported is the cost of this part of it."""
+    """How many of what is reported one call does."""
     note: Callable[[], str] = lambda: ""
     """How it was run, where that differs from what was asked; known afterwards."""
 
@@ -58,24 +58,25 @@ def check_names(names: list[str]) -> None:
     """Refuse names that are neither a method's nor a part's, and selectors."""
     for name in names:
         if name in methods:
-            workloads.method_of(name, workloads.SMALL)
+            workloads.method_of(name, SIZES["small"])
         elif name not in PARTS:
-            known = [*(entry.name for entry in methods if hasattr(entry.make, "step")), *PARTS]
+            known = [*(entry.name for entry in methods if entry.kind != "select"), *PARTS]
             raise ConfigError(
-                f"nothing to time is called {name!r}{did_you_mean(name, known)} (there are {', '.join(known)})"
+                f"nothing to time is called {name!r}{did_you_mean(name, known)} "
+                f"(known: {', '.join(known)})",
+                code="unknown-task",
+                name=name,
             )
 
 
 def problem_of(name: str, workload: Workload, device: str) -> Problem:
-    """What the method or part of this name works on."""
+    """The problem that the method or part of this name works on."""
     if name == "experts":  # eight batches are enough to time one
         workload = replace(workload, num_train=min(workload.num_train, 8 * Training().batch_size))
     problem = workloads.problem_of(name, workload, device)
-    return (
-        problem
-        if name in PARTS
-        else workloads.with_experts(problem, workloads.method_of(name, workload))
-    )
+    if name in PARTS:
+        return problem
+    return workloads.with_experts(problem, workloads.method_of(name, workload))
 
 
 def make(name: str, problem: Problem, workload: Workload, compile: Compile) -> Task:
@@ -83,45 +84,29 @@ def make(name: str, problem: Problem, workload: Workload, compile: Compile) -> T
     if name in PARTS:
         return PARTS[name](problem, workload, compile)
     method = workloads.method_of(name, workload)
-    state, repeats_passes = (
-        method.init(problem, Rng(0)("init")),
-        isinstance(method, RepeatedPasses),
+    repeats_passes = isinstance(method, RepeatedPasses)
+    runner = StepRunner(
+        method.step, problem, compile, method.num_steps, repeats_passes=repeats_passes
     )
-    return _stepping(
-        problem,
-        method.step,
-        state,
-        compile,
-        num_steps=method.num_steps,
-        repeats_passes=repeats_passes,
-    )
+    return _repeated(runner, method.init(problem, Rng(0)("init")))
 
 
-def _stepping(
-    problem: Problem,
-    step: Step,
-    state: Any,
-    compile: Compile,
-    *,
-    num_inside: int = 1,
-    num_steps: int = 0,
-    repeats_passes: bool | None = None,
-) -> Task:
-    """Steps from `state`, which repeat passes if they do one thing several times."""
-    repeats_passes = num_inside > 1 if repeats_passes is None else repeats_passes
-    stepper, rng = (
-        StepRunner(step, problem, compile, num_steps, repeats_passes=repeats_passes),
-        Rng(0),
-    )
-
+def _repeated(runner: StepRunner, state: Any, *, num_inside: int = 1) -> Task:
     def take(number: int) -> None:
         nonlocal state
-        state, _ = stepper(state, rng("step", number))
+        state, _ = runner(state, Rng(0)("step", number))
 
-    return Task(take, num_inside, lambda: stepper.note)
+    return Task(take, num_inside, lambda: runner.note)
 
 
-class _Held(NamedTuple):
+def _part(
+    problem: Problem, step: Step, state: Any, compile: Compile, num_inside: int = NUM_INSIDE
+) -> Task:
+    runner = StepRunner(step, problem, compile, repeats_passes=num_inside > 1)
+    return _repeated(runner, state, num_inside=num_inside)
+
+
+class _State(NamedTuple):
     theta: Tensor  # (P,)
     x: Tensor  # network inputs (M, ...)
 
@@ -130,141 +115,123 @@ class _Info(NamedTuple):
     loss: Tensor
 
 
-Act = Callable[[_Held, Rng], _Held]
+Move = Callable[[_State, Rng], _State]
 
 
 def _on_images(
-    problem: Problem,
-    workload: Workload,
-    act: Callable[[Tensor], Act],
-    compile: Compile,
-    num_inside: int,
-) -> Task:
-    """`act`, made for the labels of the pseudo-images, on a fresh network and real images as
-    pseudo-images.
-    """
-    x, y = initial_inputs(problem, workload.per_class, "real", Rng(0)("images"))
-    theta = problem.model.init(Rng(0)("theta"), device=problem.device, dtype=problem.dtype)
-    move = act(y)
-    return _stepping(
-        problem,
-        lambda _, held, rng: (move(held, rng), _Info(held.x.new_zeros(()))),
-        _Held(theta, x),
-        compile,
-        num_inside=num_inside,
-    )
+    make_move: Callable[[Problem, Workload, Tensor], Move], *, num_inside: int = NUM_INSIDE
+) -> Callable[[Problem, Workload, Compile], Task]:
+    """A part that moves a fresh network or pseudo-images (real ones), given the images' labels."""
+
+    def part(problem: Problem, workload: Workload, compile: Compile) -> Task:
+        x, y = initial_inputs(problem, workload.per_class, "real", Rng(0)("images"))
+        theta = problem.model.init(Rng(0)("theta"), device=problem.device, dtype=problem.dtype)
+        move = make_move(problem, workload, y)
+
+        def step(_: Problem, state: _State, rng: Rng) -> tuple[_State, _Info]:
+            return move(state, rng), _Info(state.x.new_zeros(()))
+
+        return _part(problem, step, _State(theta, x), compile, num_inside)
+
+    return part
 
 
-def _inner_step(problem: Problem, workload: Workload, compile: Compile) -> Task:
-    def act(y: Tensor) -> Act:
-        energy = trajectory.energy_on(problem, y)
-        return lambda held, rng: held._replace(
-            theta=unroll.descend(
-                energy, _as_it_is, held.theta, held.x, rng, num_steps=NUM_INSIDE, step_size=1e-4
-            )
+def _inner_step(problem: Problem, workload: Workload, y: Tensor) -> Move:
+    energy = trajectory.energy_on(problem, y)
+
+    def move(state: _State, rng: Rng) -> _State:
+        theta = unroll.descend(
+            energy, _unchanged, state.theta, state.x, rng, num_steps=NUM_INSIDE, step_size=1e-4
         )
+        return state._replace(theta=theta)
 
-    return _on_images(problem, workload, act, compile, NUM_INSIDE)
-
-
-def _and_back(problem: Problem, workload: Workload, compile: Compile) -> Task:
-    def act(y: Tensor) -> Act:
-        energy = trajectory.energy_on(problem, y)
-
-        def move(held: _Held, rng: Rng) -> _Held:
-            pulled = unroll.differentiate(
-                lambda thetas: thetas[-1].square().sum(), energy, _as_it_is, held.theta, held.x, held.x.new_full((), 1e-4), rng,
-                num_steps=NUM_INSIDE,
-            )  # fmt: skip
-            return held._replace(x=held.x - 1e-6 * pulled.x)
-
-        return move
-
-    return _on_images(problem, workload, act, compile, NUM_INSIDE)
+    return move
 
 
-def _image_gradient(problem: Problem, workload: Workload, compile: Compile) -> Task:
-    def act(y: Tensor) -> Act:
-        energy = trajectory.energy_on(problem, y)
+def _inner_step_and_back(problem: Problem, workload: Workload, y: Tensor) -> Move:
+    energy = trajectory.energy_on(problem, y)
 
-        def move(held: _Held, rng: Rng) -> _Held:
-            near = trajectory.near(held.theta, 0.01, rng, num=NUM_INSIDE // 2)
-            gradient, _ = contrast(energy, held.x, ((held.theta, other) for other in near))
-            return held._replace(x=held.x - 1e-4 * gradient)
+    def move(state: _State, rng: Rng) -> _State:
+        pulled = unroll.differentiate(
+            lambda thetas: thetas[-1].square().sum(),
+            energy,
+            _unchanged,
+            state.theta,
+            state.x,
+            state.x.new_full((), 1e-4),
+            rng,
+            num_steps=NUM_INSIDE,
+        )
+        return state._replace(x=state.x - 1e-6 * pulled.x)
 
-        return move
-
-    return _on_images(problem, workload, act, compile, NUM_INSIDE)
+    return move
 
 
-def _augment(problem: Problem, workload: Workload, compile: Compile) -> Task:
+def _image_gradient(problem: Problem, workload: Workload, y: Tensor) -> Move:
+    energy = trajectory.energy_on(problem, y)
+
+    def move(state: _State, rng: Rng) -> _State:
+        near = trajectory.near(state.theta, 0.01, rng, num=NUM_INSIDE // 2)
+        gradient, _ = contrast(energy, state.x, ((state.theta, other) for other in near))
+        return state._replace(x=state.x - 1e-4 * gradient)
+
+    return move
+
+
+def _augment(problem: Problem, workload: Workload, y: Tensor) -> Move:
     view = trajectory.view_of(problem)
 
-    def act(_: Tensor) -> Act:
-        def move(held: _Held, rng: Rng) -> _Held:
-            seen = torch.stack([view(held.x, rng(number)) for number in range(NUM_INSIDE)])
-            return held._replace(x=held.x + 1e-6 * seen.mean(0))
+    def move(state: _State, rng: Rng) -> _State:
+        views = torch.stack([view(state.x, rng(number)) for number in range(NUM_INSIDE)])
+        return state._replace(x=state.x + 1e-6 * views.mean(0))
 
-        return move
-
-    return _on_images(problem, workload, act, compile, NUM_INSIDE)
+    return move
 
 
-def _real_batch(problem: Problem, workload: Workload, compile: Compile) -> Task:
+def _real_batch(problem: Problem, workload: Workload, y: Tensor) -> Move:
     size, view = workload.batch_size or 512, trajectory.view_of(problem)
 
-    def act(_: Tensor) -> Act:
-        def move(held: _Held, rng: Rng) -> _Held:
-            x, _ = problem.batch(
-                rng("batch").integers(problem.num_train, size, device=problem.device)
-            )
-            with problem.fast():
-                features = problem.model.features(held.theta, view(x, rng("augment")))
-            return held._replace(theta=held.theta + 1e-6 * features.to(x.dtype).mean())
+    def move(state: _State, rng: Rng) -> _State:
+        index = rng("batch").integers(problem.num_train, size, device=problem.device)
+        x, _ = problem.batch(index)
+        with problem.fast():
+            features = problem.model.features(state.theta, view(x, rng("augment")))
+        return state._replace(theta=state.theta + 1e-6 * features.to(x.dtype).mean())
 
-        return move
-
-    return _on_images(problem, workload, act, compile, 1)
+    return move
 
 
 def _last_layer(problem: Problem, workload: Workload, compile: Compile) -> Task:
-    num, h, num_classes, size = (
-        workload.per_class * problem.num_classes,
-        problem.model.num_features,
-        problem.num_classes,
-        512,
-    )
-    like: Any = {"device": problem.device, "dtype": problem.dtype}
-    features, real = (
-        Rng(0)("features").normal(num, h, **like),
-        Rng(0)("real").normal(workload.batch_size or size, h, **like),
-    )
-    targets = Rng(0)("targets").normal(num, num_classes, **like)
-    y = Rng(0)("y").integers(num_classes, len(real), device=problem.device)
+    num_classes, h = problem.num_classes, problem.model.num_features
+    num, size = workload.per_class * num_classes, workload.batch_size or 512
+    to: Any = {"device": problem.device, "dtype": problem.dtype}
+    features = Rng(0)("features").normal(num, h, **to)
+    real = Rng(0)("real").normal(size, h, **to)
+    targets = Rng(0)("targets").normal(num, num_classes, **to)
+    y = Rng(0)("y").integers(num_classes, size, device=problem.device)
 
     def loss(features: Tensor) -> Tensor:
         posterior = gaussian.fit(features, targets, ridge=0.01, prior_variance=0.01)
         log_probs = gaussian.log_probs(*gaussian.predict(posterior, real), 10.0)
-        return (
-            gaussian.kl(posterior).sum() / problem.num_train
-            - label_log_likelihood(log_probs, y).mean()
-        )
+        kl = gaussian.kl(posterior).sum() / problem.num_train
+        return kl - label_log_likelihood(log_probs, y).mean()
 
-    def step(_: Problem, held: _Held, rng: Rng) -> tuple[_Held, _Info]:
-        return held._replace(x=held.x - 1e-4 * grad(loss)(held.x)), _Info(held.x.new_zeros(()))
+    def step(_: Problem, state: _State, rng: Rng) -> tuple[_State, _Info]:
+        x = state.x - 1e-4 * grad(loss)(state.x)
+        return state._replace(x=x), _Info(x.new_zeros(()))
 
-    return _stepping(problem, step, _Held(features.new_zeros(1), features), compile)
+    return _part(problem, step, _State(features.new_zeros(1), features), compile, 1)
 
 
 def _experts(problem: Problem, workload: Workload, compile: Compile) -> Task:
     trainer = Trainer(problem, Training(), 0, compile=compile)
-    state, num = trainer.start([0]), -(-problem.num_train // Training().batch_size)
+    state = trainer.start([0])
 
     def take(number: int) -> None:
         nonlocal state
         state, _ = trainer.epoch([0], state, number + 1)
 
-    return Task(take, num)
+    return Task(take, -(-problem.num_train // Training().batch_size))
 
 
 def _leapfrog(problem: Problem, workload: Workload, compile: Compile) -> Task:
@@ -280,26 +247,23 @@ def _leapfrog(problem: Problem, workload: Workload, compile: Compile) -> Task:
     index = torch.cat([members[: workload.per_class] for members in problem.class_indices])
     log_density = hmc.log_density(plain, plain.subset(index), Rng(0))
     theta = problem.model.init(Rng(0)("theta"), num=1, device=problem.device, dtype=problem.dtype)
-    state = hmc.init(log_density, theta, Rng(0))
-    return _stepping(
-        plain,
-        lambda _, state, rng: hmc.step(log_density, state, rng),
-        state,
-        compile,
-        num_inside=NUM_INSIDE,
-    )
+
+    def step(_: Problem, state: Any, rng: Rng) -> tuple[Any, Any]:
+        return hmc.step(log_density, state, rng)
+
+    return _part(plain, step, hmc.init(log_density, theta, Rng(0)), compile)
 
 
-def _as_it_is(x: Tensor, _: Rng) -> Tensor:
+def _unchanged(x: Tensor, _: Rng) -> Tensor:
     return x
 
 
 PARTS: Mapping[str, Callable[[Problem, Workload, Compile], Task]] = {
-    "inner-step": _inner_step,
-    "inner-step-and-back": _and_back,
-    "image-gradient": _image_gradient,
-    "augment": _augment,
-    "real-batch": _real_batch,
+    "inner-step": _on_images(_inner_step),
+    "inner-step-and-back": _on_images(_inner_step_and_back),
+    "image-gradient": _on_images(_image_gradient),
+    "augment": _on_images(_augment),
+    "real-batch": _on_images(_real_batch, num_inside=1),
     "last-layer": _last_layer,
     "experts": _experts,
     "leapfrog": _leapfrog,

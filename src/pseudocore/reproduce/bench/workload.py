@@ -1,8 +1,7 @@
-"""What is timed: noise of some data set's shape, a network, and how much of everything a step
-takes.
+"""What is timed: noise of some data set's shape, a network, and the sizes of a step.
 
-Speed does not depend on what is seen, so nothing is loaded and nobody is trained: images are
-random, experts are fresh networks, and step sizes on images are too small to lead anywhere.
+Speed does not depend on what is seen, so nothing is loaded or trained: images are random, experts
+are fresh networks, and step sizes on images are too small to lead anywhere.
 """
 
 import functools
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from pseudocore import assembly as setups
+from pseudocore import assembly
 from pseudocore.assembly import Setup
 from pseudocore.core import config
 from pseudocore.core.config import Count, Range
@@ -19,7 +18,7 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Precision, Problem
 from pseudocore.core.registry import methods, models
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Dataset, Examples
+from pseudocore.core.types import Dataset, Examples, Iterative, NeedsExperts
 from pseudocore.data.augment import OPERATIONS
 from pseudocore.training.experts import Resident
 
@@ -29,10 +28,10 @@ OptionalCount = Annotated[int | None, Range(low=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Sizes of what is timed; those left out are the method's or the network's own."""
+    """Sizes of what is timed; None is the method's or the network's own."""
 
     shape: Literal["digits", "fashion-mnist", "cifar"] = "digits"
-    """Whose images' shape the noise has."""
+    """Data set whose images' shape the noise has."""
     num_train: Count = 1437
     """Training images."""
     num_classes: Annotated[int, Range(low=2)] = 10
@@ -46,7 +45,7 @@ class Workload:
     batch_size: OptionalCount = None
     """Real images per step."""
     model: str | None = None
-    """Network; unless told, the one each method was published with."""
+    """Network. Defaults to the one each method was published with."""
     width: OptionalCount = None
     """Width of the network."""
     norm: Literal["instance", "batch", "none"] | None = None
@@ -60,55 +59,56 @@ class Workload:
         config.check(self)
         if self.model is not None:
             models[self.model]  # refuses an unknown name
-        if self.num_train < self.num_classes * self.per_class:
+        least = self.num_classes * self.per_class
+        if self.num_train < least:
             raise ConfigError(
-                f"{self.per_class} points for each of {self.num_classes} classes were asked for, but num_train is {self.num_train}; "
-                f"it must be at least {self.num_classes * self.per_class}"
+                f"{self.per_class} points for each of {self.num_classes} classes were asked for, "
+                f"but num_train is {self.num_train}; it must be at least {least}",
+                code="too-few-images",
+                num_train=self.num_train,
+                least=least,
             )
 
 
-SMALL = Workload(num_inner_steps=5, num_draws=3, batch_size=128, width=16)
-"""A minute of a CPU."""
-
-FULL = Workload(shape="cifar", num_train=50_000, precision="tf32")
-"""The published sizes: ConvNet-3 of width 128 on 3×32×32, 10 per class, L_u and S as in the papers.
+SIZES = {
+    "small": Workload(num_inner_steps=5, num_draws=3, batch_size=128, width=16),
+    "full": Workload(shape="cifar", num_train=50_000, precision="tf32"),
+}
+"""A minute of a CPU; the published sizes: ConvNet-3 of width 128 on 3×32×32, 10 per class, L_u and S
+as in the papers.
 """
 
-SIZES = {"small": SMALL, "full": FULL}
+_CONVNET_WIDE = ("vbpc", "frepo", "ld-rr", "real-batch", "last-layer")
+"""Published with `convnet-wide`, or parts of methods that were; the others have `convnet3`."""
 
-WIDE = ("vbpc", "frepo", "ld-rr", "real-batch", "last-layer")
-"""What is published with, or belongs to methods published with, `convnet-wide`; the others have
-`convnet3`.
-"""
+_METHOD_SIZES = ("per_class", "num_inner_steps", "num_draws", "batch_size")
 
 
 def device_of(word: str) -> str:
-    """cpu or cuda: where a problem goes that is told auto, cpu or cuda, or the refusal it gets."""
-    return problem_of("inner-step", SMALL, word).device.type
+    """cpu or cuda: where a problem on auto, cpu or cuda is put."""
+    return problem_of("inner-step", SIZES["small"], word).device.type
 
 
 def problem_of(name: str, workload: Workload, device: str) -> Problem:
     """The problem for a method or part of this name; reduced precision is set for the whole
     process, as torch knows no other way.
     """
-    model = workload.model or (
-        "linear" if name == "psvi" else "convnet-wide" if name in WIDE else "convnet3"
-    )
+    is_psvi = name == "psvi"
+    model = workload.model or ("convnet-wide" if name in _CONVNET_WIDE else "convnet3")
+    shape = workload.shape
+    if is_psvi:  # the covariance of all parameters must fit in memory
+        model, shape = workload.model or "linear", "digits"
     known = {option.name for option in config.options(models[model].make)}
-    words: dict[str, Any] = {
+    setup: dict[str, Any] = {
         key: value
         for key in ("width", "norm")
         if key in known and (value := getattr(workload, key)) is not None
     }
-    if workload.augment and name != "psvi":  # which takes the data as they are
-        words["augment"] = "_".join(OPERATIONS)
-    shape = (
-        "digits" if name == "psvi" else workload.shape
-    )  # whose covariance of all parameters has no room for more
+    if workload.augment and not is_psvi:  # psvi refuses augmentation
+        setup["augment"] = "_".join(OPERATIONS)
     data = _noise(shape, workload.num_train, workload.num_classes)
-    return setups.build(
-        Setup(model=model, precision=workload.precision, **words), data, device=device
-    )
+    made = Setup(model=model, precision=workload.precision, **setup)
+    return assembly.build(made, data, device=device)
 
 
 def method_of(name: str, workload: Workload) -> Any:
@@ -116,36 +116,34 @@ def method_of(name: str, workload: Workload) -> Any:
     which few need be there.
     """
     make = methods[name].make
-    if not hasattr(make, "step"):
-        raise ConfigError(
-            f"{name!r} selects at once and has no steps to time; benchmarks/selection_speed.py times selection"
-        )
-    words = {"max_start": 2, "image_lr": 1e-4}
-    words |= {key: value for key in _SIZED if (value := getattr(workload, key)) is not None}
     known = {option.name for option in config.options(make)}
-    return config.build(
-        make, {key: value for key, value in words.items() if key in known}, what=name
-    )
+    sizes = {key: value for key in _METHOD_SIZES if (value := getattr(workload, key)) is not None}
+    given = {"max_start": 2, "image_lr": 1e-4, **sizes}
+    method = config.build(make, {key: given[key] for key in given if key in known}, what=name)
+    if not isinstance(method, Iterative):
+        raise ConfigError(
+            f"{name!r} selects at once and has no steps to time; benchmarks/selection_speed.py "
+            "times selection",
+            code="no-steps",
+            name=name,
+        )
+    return method
 
 
 def with_experts(problem: Problem, method: Any) -> Problem:
-    """The problem with two experts that were never trained, when the method asks for any."""
-    num_epochs = getattr(method, "expert_epochs", None)
-    if num_epochs is None:
+    """The problem with two experts that were never trained, if the method needs any."""
+    if not isinstance(method, NeedsExperts):
         return problem
+    num = method.expert_epochs + 1
     thetas = problem.model.init(
-        Rng(0)("experts"), num=2 * (num_epochs + 1), device=problem.device, dtype=problem.dtype
+        Rng(0)("experts"), num=2 * num, device=problem.device, dtype=problem.dtype
     )
-    return replace(problem, experts=Resident(thetas.view(2, num_epochs + 1, -1)))
-
-
-_SIZED = ("per_class", "num_inner_steps", "num_draws", "batch_size")
+    return replace(problem, experts=Resident(thetas.view(2, num, -1)))
 
 
 @functools.lru_cache(maxsize=1)
 def _noise(shape: str, num_train: int, num_classes: int) -> Dataset:
-    x = Rng(0)("x").draw(
-        torch.randint, 256, (num_train, *SHAPES[shape]), device="cpu", dtype=torch.uint8
-    )
+    size = (num_train, *SHAPES[shape])
+    x = Rng(0)("x").draw(torch.randint, 256, size, device="cpu", dtype=torch.uint8)
     y = torch.arange(num_train) % num_classes
     return Dataset("noise", Examples(x, y), Examples(x[:num_classes], y[:num_classes]), num_classes)

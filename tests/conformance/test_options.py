@@ -1,0 +1,169 @@
+"""No option without effect: a change of any field of any method, inference or setup changes the
+result, given what the field needs.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pseudocore
+from pseudocore.assembly import Setup, ignored_fields
+from pseudocore.core import config
+from pseudocore.core.registry import Entry, inferences, methods
+from pseudocore.data import DSA
+from pseudocore.inference.sgd import SGD
+from pseudocore.models.dense import Linear
+from pseudocore.selection import facility
+from pseudocore.testing import Effect, InferenceConformance, MethodConformance, few_digits
+from pseudocore.testing.methods import bits
+
+AUGMENTED = {"augment": DSA(strategy="crop_scale")}
+TRAINED = {"experts": False}
+"""Without experts at hand, a method trains its own."""
+SMALL: dict[str, Any] = {
+    "num_steps": 3,
+    "batch_size": 4,
+    "max_age": 2,
+    "num_inner_steps": 2,
+    "pretrain_epochs": 4,
+    "pretrain_optimiser": "sgd",
+    "pretrain_step_size": 0.05,
+    "pretrain_batch_size": 32,
+    "num_chains": 2,
+    "temperature": 0.1,
+    "prior_scale": 8.0,
+}
+"""Beside the suite's own, for whoever has these fields."""
+
+FIELDS: dict[str, Effect | str] = {
+    "augment_on": Effect(problem=AUGMENTED),
+    "batch_norm": Effect(problem={"norm": "batch"}),
+    "damping": Effect(other=10.0),
+    "expert_loss": Effect(problem=TRAINED),
+    "num_experts": Effect(problem=TRAINED),
+    "pretrain_augment": Effect(problem=AUGMENTED),
+    "pretrain_weight_decay": Effect(other=0.5),
+    "strategy": Effect(other="crop"),
+}
+"""What these fields need, whoever has them."""
+NETWORK = {
+    name: Effect({"features": "network"}, effect.problem, effect.other)
+    for name in SMALL | FIELDS | {"pretrain_momentum": Effect()}
+    if name.startswith("pretrain")
+    for effect in [FIELDS.get(name, Effect())]
+    if isinstance(effect, Effect)
+}
+POOL = {name: Effect({"num_steps": 6, "max_age": 3}) for name in ("pool_size", "max_age")}
+CHAIN = {"step_size": Effect(other=1e-3)}
+OF: dict[str, Mapping[str, Effect | str]] = {
+    "a-sghmc": CHAIN,
+    "bpc-w": {"num_experts": Effect({"image_lr": 1.0, "inner_lr_lr": 0.0}, TRAINED)},
+    "glister": {"step_size": Effect(other=10.0)},
+    "glister-val": {"step_size": Effect(other=10.0)},
+    "herding": NETWORK,
+    "frepo": POOL,
+    "hmc": {
+        "mismatched_momentum": Effect({"momentum_scale": 2.0}),
+        "target_accept": Effect({"num_burn": 10, "step_size": 1e-3}),
+    },
+    "k-center": NETWORK,
+    "kip": {
+        "bias_variance": Effect({"kernel": "ntk"}),
+        "kernel_depth": Effect({"kernel": "ntk"}),
+    },
+    "laplace": {"num_draws": Effect({"predictive": "mc"})},
+    "ld-rr": POOL,
+    "lcmat-s": {"num_dimensions": Effect(other=5), "rho": Effect(other=5.0)},
+    "mtt": {"num_experts": Effect({"image_lr": 1.0, "inner_lr_lr": 0.0}, TRAINED)},
+    "psvi": {
+        "batch_size": Effect({"covariance": "draws"}),
+        "num_draws": Effect({"covariance": "draws"}),
+    },
+    "sgd": {"num_moments": "predictions stay; evaluate --published reports another number"},
+    "sghmc": CHAIN,
+    "sgld": CHAIN,
+    "vbpc": POOL,
+}
+"""What fields of one method or inference need."""
+
+
+def suite_of(entry: Entry) -> Any:
+    base = MethodConformance if entry.name in methods else InferenceConformance
+    made = {base.registry.noun: entry.make, "effects": {**FIELDS, **OF.get(entry.name, {})}}
+    names = {option.name for option in config.options(entry.make)}
+    small = {name: value for name, value in SMALL.items() if name in names}
+    model = Linear() if entry.name == "psvi" else None
+    return type(entry.name, (base,), {**made, "options": small, "model": model})
+
+
+every_entry = pytest.mark.parametrize(
+    "entry", [pytest.param(entry, id=entry.name) for entry in (*methods, *inferences)]
+)
+
+
+@every_entry
+def test_of_a_method_or_inference(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facility, "ENTRIES", 8**2)  # larger groups are subsampled unless `exact`
+    suite_of(entry)().test_every_option_has_an_effect()
+
+
+def test_moments_of_sgd_change_the_published_metrics() -> None:
+    run = pseudocore.reduce("uniform", few_digits(), per_class=1, model="mlp", width=4)
+    one, other = (
+        pseudocore.evaluate(
+            run, inference=SGD(num_steps=4, num_moments=num), seeds=1, published=True
+        )
+        for num in (None, 4)
+    )
+    assert one.metrics != other.metrics
+
+
+SETUP: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "data": ("uniform", {"model": "linear"}, "moons"),
+    "model": ("dm", {}, "convnet-wide"),
+    "width": ("dm", {}, 8),
+    "depth": ("dm", {}, 1),
+    "norm": ("dm", {}, "none"),
+    "init": ("dm", {}, "he"),
+    "preprocess": ("dm", {}, "none"),
+    "augment": ("dm", {}, "crop"),
+    "siamese": ("dm", {"augment": "crop"}, False),
+    "prior_scale": ("psvi", {"model": "linear"}, 2.0),
+    "experts": ("bpc-rkl", {"max_start": 1, "num_experts": 1, "num_draws": 2}, "EXPERTS"),
+}
+"""A method that shows the effect of a field of the setup, what it needs, and another value."""
+
+
+@pytest.mark.parametrize("field", SETUP)
+def test_of_the_setup(field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, needed, other = SETUP[field]
+    wide = {} if "model" in needed else {"width": 4}
+    given = {"per_class": 1, "num_steps": 2, "data": few_digits(), **wide, **needed}
+    if name == "uniform":
+        del given["num_steps"]
+    if field == "experts":
+        pseudocore.train_experts(few_digits(), out=other, num=2, epochs=2, **wide)
+    one, two = (pseudocore.reduce(name, **options) for options in (given, {**given, field: other}))
+    assert bits(one.coreset) != bits(two.coreset)
+
+
+def test_every_field_of_the_setup_is_tested() -> None:
+    """All but the precision: a CPU always computes in float32."""
+    assert {option.name for option in config.options(Setup)} == {*SETUP, "precision"}
+
+
+def test_only_methods_with_a_prior_have_its_scale() -> None:
+    assert [e.name for e in methods if "prior_scale" not in ignored_fields(e.make)] == ["psvi"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_precision_counts_on_a_gpu(precision: str) -> None:
+    one, two = (
+        pseudocore.reduce("dm", few_digits(), per_class=1, num_steps=2, precision=precision)
+        for precision in ("float32", precision)
+    )
+    assert bits(one.coreset) != bits(two.coreset)
