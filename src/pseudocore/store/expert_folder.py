@@ -239,7 +239,7 @@ class ExpertFolder(ManifestFolder):
         return shlex.join([*kept, "--epochs", str(num_epochs)])
 
     def check_fits(self, problem: Problem) -> None:
-        """Refuse experts of other data, another network or other preprocessing than the problem's."""
+        """Refuse experts of other data, another network or other preprocessing."""
         stored, given = self.identity, decode_json(encode_json(traits(problem)))
         names = ("model", "preprocess")
         compared = ({name: one.get(name) for name in names} for one in (stored, given))
