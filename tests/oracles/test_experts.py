@@ -18,7 +18,7 @@ from pseudocore.data import preprocessing as whiten
 from pseudocore.models.convnet import ConvNetWide
 from pseudocore.models.dense import MLP
 from pseudocore.runtime.draws import Step, record
-from pseudocore.training import loop
+from pseudocore.training import experts
 from pseudocore.training.experts import Resident, Trainer, Training, default_group, train
 from pseudocore.training.losses import Loss, per_example
 
@@ -264,7 +264,7 @@ def test_a_replayed_step_draws_from_each_experts_own_stream(group: int) -> None:
 
     expected = train(problem, Training(batch_size=500), num=4, num_epochs=2, group=group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "StepRunner", Replaying)
+        patch.setattr(experts, "StepRunner", Replaying)
         found = train(problem, Training(batch_size=500), num=4, num_epochs=2, group=group)
     assert replayed == 2 * 3 * -(-4 // group)
     assert torch.equal(found._rows, expected._rows)
