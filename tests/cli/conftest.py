@@ -53,20 +53,19 @@ def done(cli: Cli) -> Cli:
 
 
 @pytest.fixture
-def refused(cli: Cli) -> Callable[[str], str]:
-    """Runs a command line that must be refused: code 2, one line on standard error, nothing on
-    standard output.
+def refused(cli: Cli) -> Callable[..., str]:
+    """Runs a command line that must be refused: code 2, nothing on standard output, and on standard
+    error one line that contains all `parts`.
     """
 
-    def run(line: str) -> str:
+    def run(line: str, *parts: str) -> str:
         said = cli(line)
-        assert said.code == 2, said
-        assert said.out == ""
-        assert said.err.startswith("pseudocore: ")
-        assert said.err.count("\n") == 1
-        assert said.err.endswith("\n")
-        assert "Traceback" not in said.err
-        return said.err.removeprefix("pseudocore: ").rstrip("\n")
+        assert (said.code, said.out) == (2, ""), said
+        head, _, sentence = said.err.partition("pseudocore: ")
+        assert (head, sentence.count("\n"), sentence[-1:]) == ("", 1, "\n"), said.err
+        for part in parts:
+            assert part in sentence
+        return sentence.rstrip("\n")
 
     return run
 
@@ -81,17 +80,9 @@ def npz(tmp_path: Path) -> Callable[..., str]:
         rng = np.random.default_rng(0)
         y = np.arange(40) % 4
         x = (rng.integers(0, 64, (40, 8, 8)) + 48 * y[:, None, None]).astype(np.uint8)
-        arrays: dict[str, Any] = {
-            "train_x": x,
-            "train_y": y,
-            "test_x": x[:20],
-            "test_y": y[:20],
-            **changes,
-        }
-        np.savez(
-            tmp_path / f"{name}.npz",
-            **{key: value for key, value in arrays.items() if value is not None},
-        )
+        arrays = {"train_x": x, "train_y": y, "test_x": x[:20], "test_y": y[:20], **changes}
+        given = {key: value for key, value in arrays.items() if value is not None}
+        np.savez(tmp_path / f"{name}.npz", **given)
         return f"{name}.npz"
 
     return write

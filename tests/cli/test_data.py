@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-Refused = Callable[[str], str]
+Refused = Callable[..., str]
 Done = Callable[[str], Any]
 Npz = Callable[..., str]
 
@@ -68,9 +68,7 @@ def test_an_archive_no_run_can_be_made_of_is_refused(
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 and then nothing"])
 def test_a_file_that_is_no_archive_is_refused(refused: Refused, content: bytes) -> None:
     Path("mine.npz").write_bytes(content)
-    assert "mine.npz cannot be read as an npz archive" in refused(
-        f"reduce vbpc mine.npz --out run {TINY}"
-    )
+    refused(f"reduce vbpc mine.npz --out run {TINY}", "mine.npz cannot be read as an npz archive")
 
 
 def test_numpys_advice_to_load_unsafely_is_not_passed_on(refused: Refused) -> None:
@@ -80,28 +78,22 @@ def test_numpys_advice_to_load_unsafely_is_not_passed_on(refused: Refused) -> No
         "text.npz": "it is no archive",
         "objects.npz": "it holds Python objects",
     }.items():
-        assert (
-            refused(f"data info {file}")
-            == f"{file} cannot be read as an npz archive of plain arrays ({reason}); numpy.savez writes one"
+        sentence = refused(
+            f"data info {file}", f"npz archive of plain arrays ({reason}); numpy.savez"
         )
+        assert "pickle" not in sentence
 
 
 def test_a_cut_archive_is_refused(refused: Refused, npz: Npz) -> None:
     whole = Path(npz("mine")).read_bytes()
     Path("mine.npz").write_bytes(whole[: len(whole) // 2])
-    assert "mine.npz cannot be read as an npz archive" in refused(
-        f"reduce vbpc mine.npz --out run {TINY}"
-    )
+    refused(f"reduce vbpc mine.npz --out run {TINY}", "mine.npz cannot be read as an npz archive")
 
 
 def test_a_missing_file_and_an_unknown_layout_are_refused(refused: Refused) -> None:
-    assert "there is no file or folder gone.npz" in refused(
-        f"reduce vbpc gone.npz --out run {TINY}"
-    )
+    refused(f"reduce vbpc gone.npz --out run {TINY}", "there is no file or folder gone.npz")
     Path("notes.txt").write_text("hello")
-    assert "notes.txt is in no layout known here" in refused(
-        f"reduce vbpc notes.txt --out run {TINY}"
-    )
+    refused(f"reduce vbpc notes.txt --out run {TINY}", "notes.txt is in no layout known here")
 
 
 def _pictures(folder: Path, sizes: dict[str, tuple[int, int]]) -> None:
@@ -115,9 +107,7 @@ def _pictures(folder: Path, sizes: dict[str, tuple[int, int]]) -> None:
 def test_pictures_of_several_sizes_are_refused_by_name(refused: Refused) -> None:
     sizes = {f"{label}/{number}.png": (8, 8) for label in ("cat", "dog") for number in range(5)}
     _pictures(Path("pets"), {**sizes, "dog/3.png": (9, 8)})
-    sentence = refused(f"reduce vbpc pets/ --out run {TINY}")
-    assert "pets/dog/3.png is 9x8" in sentence
-    assert "resize" in sentence
+    refused(f"reduce vbpc pets/ --out run {TINY}", "pets/dog/3.png is 9x8", "resize")
 
 
 def test_a_folder_of_class_folders_can_be_reduced(done: Done) -> None:
@@ -137,9 +127,7 @@ def test_an_unreadable_folder_is_a_sentence(
         {f"{label}/{number}.png": (8, 8) for label in ("cat", "dog") for number in range(5)},
     )
     Path("pets/cat/0.png").write_bytes(b"not a picture")
-    assert "pets/cat/0.png cannot be read as a picture" in refused(
-        f"reduce vbpc ./pets --out run {TINY}"
-    )
+    refused(f"reduce vbpc ./pets --out run {TINY}", "pets/cat/0.png cannot be read as a picture")
 
 
 def test_imported_data_is_used_by_name(done: Done, npz: Npz, own_world: Path) -> None:
@@ -176,14 +164,14 @@ def test_the_search_path_has_several_folders(
 def test_a_name_that_cannot_be_given_is_refused(
     refused: Refused, npz: Npz, name: str, words: str
 ) -> None:
-    assert words in refused(f"data import {npz('source')} {name}")
+    refused(f"data import {npz('source')} {name}", words)
 
 
 def test_an_import_that_cannot_be_written_is_refused(
     refused: Refused, npz: Npz, own_world: Path
 ) -> None:
     (own_world / "home").write_text("a file where a folder should be")
-    assert "mine.npz: not a directory" in refused(f"data import {npz('source')} mine")
+    refused(f"data import {npz('source')} mine", "mine.npz: not a directory")
 
 
 def test_info_describes_the_digits(done: Done) -> None:

@@ -1,5 +1,5 @@
-"""RUN folders on the command line: what exists is kept, what stopped can go on, what diverged says
-so.
+"""RUN folders on the command line: what exists is kept, what stopped can be resumed, what
+diverged says so.
 """
 
 import errno
@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from pseudocore.store.run_folder import Run
 
-Refused = Callable[[str], str]
+Refused = Callable[..., str]
 Done = Callable[[str], Any]
 Npz = Callable[..., str]
 
-REDUCE = "reduce vbpc digits --model convnet-wide --width 4 --num-steps 4 --batch-size 16 --ipc 1 --out run"
+SMALL = "--model convnet-wide --width 4 --num-steps 4 --batch-size 16 --ipc 1"
+REDUCE = f"reduce vbpc digits {SMALL} --out run"
 LONGER = REDUCE.replace("--num-steps 4", "--num-steps 24")
 
 
@@ -35,10 +37,8 @@ def _manifest() -> dict[str, Any]:
 
 
 def _same_coreset(one: str, other: str) -> bool:
-    a, b = load_file(f"{one}/coreset.safetensors"), load_file(f"{other}/coreset.safetensors")
-    return a.keys() == b.keys() and all(
-        a[name].numpy().tobytes() == b[name].numpy().tobytes() for name in a
-    )
+    a, b = (load_file(f"{run}/coreset.safetensors") for run in (one, other))
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.fixture
@@ -61,27 +61,23 @@ def interrupted(cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> s
     return str(said.err)
 
 
-def test_a_run_without_a_coreset_says_how_to_go_on(
+def test_a_run_without_a_coreset_says_how_to_resume(
     interrupted: str, refused: Refused, done: Done
 ) -> None:
     command = interrupted.rstrip("\n").partition("; resume with: ")[2]
     for verb in ("evaluate run --num-steps 2", "export run out.npz"):
-        assert (
-            refused(verb)
-            == f"run has no coreset yet (interrupted after step 19 of 24); resume with: {command}"
-        )
-    manifest = _manifest()
+        why = "run has no coreset yet (interrupted after step 19 of 24)"
+        assert refused(verb) == f"{why}; resume with: {command}"
+    refused("compare run", "has been evaluated yet")
+    manifest, unknown = _manifest(), "resume with: the command that made it and --resume"
     for changes, words in (
         ({"command": manifest["command"] + " --overwrite"}, f"resume with: {command}"),
-        (
-            {"status": "running", "reason": ""},
-            f"(it is still running, or was killed); resume with: {command}",
-        ),
-        ({"command": ""}, "resume with: the command that made it and --resume"),
-        ({"command": "pseudocore 'reduce"}, "resume with: the command that made it and --resume"),
+        ({"status": "running", "reason": ""}, "(it is still running, or was killed); resume with"),
+        ({"command": ""}, unknown),
+        ({"command": "pseudocore 'reduce"}, unknown),
     ):
         Path("run/manifest.json").write_text(json.dumps(manifest | changes))
-        assert words in refused("evaluate run --num-steps 2")
+        refused("evaluate run --num-steps 2", words)
     done(command.removeprefix("pseudocore "))
     done("evaluate run --num-steps 2 --seeds 1")
 
@@ -89,9 +85,7 @@ def test_a_run_without_a_coreset_says_how_to_go_on(
 def test_an_existing_run_is_kept_unless_told_otherwise(refused: Refused, done: Done) -> None:
     done(REDUCE)
     before = _contents("run")
-    sentence = refused(REDUCE)
-    assert "--resume" in sentence
-    assert "--overwrite" in sentence
+    refused(REDUCE, "--resume", "--overwrite")
     assert _contents("run") == before
     done(f"{REDUCE} --overwrite --seed 1")
     assert _contents("run")["run/coreset.safetensors"] != before["run/coreset.safetensors"]
@@ -101,7 +95,7 @@ def test_files_of_others_are_never_replaced(refused: Refused) -> None:
     Path("run").mkdir()
     Path("run/thesis.tex").write_text("years of work")
     for flag in ("", "--overwrite", "--resume"):
-        assert "choose another --out" in refused(f"{REDUCE} {flag}")
+        refused(f"{REDUCE} {flag}", "choose another --out")
     assert _contents("run") == {"run/thesis.tex": b"years of work"}
 
 
@@ -117,13 +111,15 @@ def test_resuming_a_finished_run_says_so_and_changes_nothing(done: Done) -> None
 def test_a_run_with_another_configuration_is_not_resumed(refused: Refused, done: Done) -> None:
     done(REDUCE)
     before = _contents("run")
-    sentence = refused(f"{REDUCE} --resume --image-lr 0.5 --no-siamese")
-    assert "options.image_lr: stored 0.01, given 0.5" in sentence
-    assert "setup.siamese: stored True, given False" in sentence
+    refused(
+        f"{REDUCE} --resume --image-lr 0.5 --no-siamese",
+        "options.image_lr: stored 0.01, given 0.5",
+        "setup.siamese: stored True, given False",
+    )
     assert _contents("run") == before
 
 
-def test_an_interrupted_run_tells_how_to_go_on_and_ends_as_if_never_stopped(
+def test_an_interrupted_run_tells_how_to_resume_and_ends_as_if_never_stopped(
     interrupted: str, done: Done
 ) -> None:
     words, command = interrupted.rstrip("\n").split("; resume with: ")
@@ -138,10 +134,10 @@ def test_an_interrupted_run_tells_how_to_go_on_and_ends_as_if_never_stopped(
     assert Path("run/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
 
 
-def test_the_way_to_go_on_after_overwrite_does_not_overwrite(
+def test_resuming_after_overwrite_does_not_overwrite(
     cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pseudocore.api.run_reduction", _stopped)
+    monkeypatch.setattr("pseudocore.cli.reduce.run_reduction", _stopped)
     said = cli(f"{REDUCE} --overwrite")
     assert said.code == 130
     assert said.err == f"interrupted; resume with: pseudocore {REDUCE} --resume\n"
@@ -153,7 +149,7 @@ def test_overwrite_keeps_the_old_run_until_the_new_one_has_something(
     done(REDUCE)
     done("evaluate run --num-steps 2 --seeds 1")
     before = _contents("run")
-    monkeypatch.setattr("pseudocore.api.run", _stopped)
+    monkeypatch.setattr("pseudocore.reduction.run", _stopped)
     said = cli(f"{REDUCE} --overwrite --seed 1")
     assert said.code == 130
     assert said.err == "interrupted; run holds its earlier run again\n"
@@ -164,30 +160,13 @@ def _stopped(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_run_that_is_not_finished_has_nothing_to_evaluate(
-    interrupted: str, refused: Refused
-) -> None:
-    assert "no coreset yet" in refused("evaluate run")
-    assert "no coreset yet" in refused("export run x.npz")
-    assert "has been evaluated yet" in refused("compare run")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data[: len(data) // 2],
-        lambda data: b"",
-        lambda data: data[:-1] + bytes([data[-1] ^ 1]),
-    ],
-)
+@pytest.mark.parametrize("kept", [slice(0, 200), slice(0, 0), slice(0, -1)])
 def test_a_damaged_checkpoint_is_refused_and_left_in_place(
-    interrupted: str, refused: Refused, damage: Callable[[bytes], bytes]
+    interrupted: str, refused: Refused, kept: slice
 ) -> None:
     file = Path("run/checkpoint.safetensors")
-    file.write_bytes(damaged := damage(file.read_bytes()))
-    sentence = refused(f"{LONGER} --resume")
-    assert "checkpoint.safetensors" in sentence
-    assert "delete the file" in sentence
+    file.write_bytes(damaged := file.read_bytes()[kept])
+    refused(f"{LONGER} --resume", "checkpoint.safetensors", "delete the file")
     assert file.read_bytes() == damaged
 
 
@@ -196,25 +175,31 @@ def test_a_run_goes_on_with_the_data_it_was_begun_on(
 ) -> None:
     line = REDUCE.replace("digits", npz("mine"))
     with monkeypatch.context() as patch:
-        patch.setattr("pseudocore.api.run", _stopped)
+        patch.setattr("pseudocore.reduction.run", _stopped)
         assert cli(line).code == 130
     npz("mine", train_x=np.random.default_rng(2).integers(0, 256, (40, 8, 8), dtype=np.uint8))
-    assert "begun on another 'mine'" in refused(f"{line} --resume")
+    refused(f"{line} --resume", "begun on another 'mine'")
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"seconds": "long"},
-        {"points": [1]},
-        {"cost": {"reduce": 3}},
-        {"cost": 3},
-        {"seconds": None},
-        {"points": 10, "num_steps": None},
-    ],
-)
+FINISHED: list[dict[str, Any]] = [
+    {"seconds": "long"},
+    {"points": [1]},
+    {"cost": {"reduce": 3}},
+    {"cost": 3},
+    {"seconds": None},
+    {"points": 10, "num_steps": None},
+]
+INTERRUPTED: list[dict[str, Any]] = [
+    {"resumed": None},
+    {"seconds": "long"},
+    {"cost": {"reduce": {"seconds": 1}}},
+    {"experts": {"num_experts": "2"}},
+]
+
+
+@pytest.mark.parametrize("entry", FINISHED)
 def test_a_finished_run_with_an_edited_manifest_is_a_sentence(
-    refused: Refused, done: Done, cli: Done, entry: dict[str, Any]
+    done: Done, cli: Done, entry: dict[str, Any]
 ) -> None:
     done(REDUCE)
     Path("run/manifest.json").write_text(json.dumps(_manifest() | entry))
@@ -223,36 +208,26 @@ def test_a_finished_run_with_an_edited_manifest_is_a_sentence(
     assert "run/manifest.json is damaged" in said.err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"resumed": None},
-        {"seconds": "long"},
-        {"cost": {"reduce": {"seconds": 1}}},
-        {"experts": {"num_experts": "2"}},
-    ],
-)
+@pytest.mark.parametrize("entry", INTERRUPTED)
 def test_an_interrupted_run_with_an_edited_manifest_is_a_sentence(
     interrupted: str, refused: Refused, entry: dict[str, Any]
 ) -> None:
     Path("run/manifest.json").write_text(json.dumps(_manifest() | entry))
     before = _contents("run")
-    assert "run/manifest.json is damaged" in refused(f"{LONGER} --resume")
+    refused(f"{LONGER} --resume", "run/manifest.json is damaged")
     assert _contents("run") == before
 
 
 def test_two_writers_cannot_share_a_run(refused: Refused) -> None:
     with Run.create("run", {"method": "vbpc"}):
         for flag in ("", "--resume", "--overwrite"):
-            assert "being written by another process" in refused(f"{REDUCE} {flag}")
+            refused(f"{REDUCE} {flag}", "being written by another process")
 
 
 def test_a_folder_under_a_file_cannot_be_written(refused: Refused) -> None:
     Path("file").write_text("x")
-    assert "cannot write file/run: not a directory" in refused(
-        REDUCE.replace("--out run", "--out file/run")
-    )
-    assert "file is a file, not a folder" in refused(REDUCE.replace("--out run", "--out file"))
+    refused(REDUCE.replace("--out run", "--out file/run"), "cannot write file/run: not a directory")
+    refused(REDUCE.replace("--out run", "--out file"), "file is a file, not a folder")
     assert Path("file").read_text() == "x"
 
 
@@ -267,28 +242,26 @@ def test_a_full_disk_is_a_sentence_and_keeps_what_was_saved(
 
     with monkeypatch.context() as patch:
         patch.setattr("pseudocore.store.files.os.fsync", full)
-        assert "no space left on device; what was saved before is intact" in refused(line)
+        refused(line, "no space left on device; what was saved before is intact")
     assert Path("run/checkpoint.safetensors").read_bytes() == checkpoint
     assert not list(Path("run").glob("*.partial"))
     done(line)
     assert _manifest()["status"] == "finished"
 
 
-def test_a_diverging_run_keeps_its_last_good_coreset(cli: Callable[[str], Any], done: Done) -> None:
-    said = cli(f"{REDUCE} --image-lr 1e12")
-    assert said.code == 2
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert said.err.startswith("pseudocore: vbpc diverged: ")
-    assert "NaN or infinite" in said.err
-    assert "last good coreset is in run" in said.err
-    assert _manifest()["status"] == "diverged"
-    assert "NaN" in _manifest()["reason"]
+def test_a_diverging_run_keeps_its_last_good_coreset(refused: Refused, done: Done) -> None:
+    said = refused(f"{REDUCE} --image-lr 1e12", "NaN or infinite", "last good coreset is in run")
+    assert said.startswith("vbpc diverged: ")
+    manifest = _manifest()
+    assert manifest["status"] == "diverged"
+    assert "NaN" in manifest["reason"]
     coreset = load_file("run/coreset.safetensors")
     assert all(tensor.isfinite().all() for tensor in coreset.values())
     evaluated = done("evaluate run --num-steps 2 --seeds 1 --json")
     assert json.loads(evaluated.out)["accuracy"]["mean"] >= 0
-    warning = f"warning: run diverged; its coreset is that of step {_manifest()['num_steps']}, the last good one"
+    warning = (
+        f"warning: run diverged; its coreset is that of step {manifest['num_steps']}, the last"
+    )
     assert warning in evaluated.err
     assert warning in done("compare run").err
 
@@ -297,16 +270,14 @@ def test_the_next_command_names_a_network_from_outside(
     done: Done, own_world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which `evaluate` does not run on a file's word."""
-    layers = "nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, num_classes)"
-    Path("nets_here.py").write_text(
-        f"from torch import nn\n\n\ndef small(num_classes):\n    return nn.Sequential({layers})\n"
-    )
+    layers = "nn.Flatten(), nn.Linear(64, num_classes)"
+    code = f"from torch import nn\ndef small(num_classes): return nn.Sequential({layers})\n"
+    Path("nets_here.py").write_text(code)
     monkeypatch.syspath_prepend(str(own_world))
     said = done("reduce uniform digits --ipc 1 --model nets_here:small --out run")
     assert said.out.endswith("next: pseudocore evaluate run --model nets_here:small\n")
-    done(
-        said.out.split("next: pseudocore ")[1].strip() + " --inference sgd --num-steps 2 --seeds 1"
-    )
+    following = said.out.split("next: pseudocore ")[1].strip()
+    done(f"{following} --inference sgd --num-steps 2 --seeds 1")
 
 
 def test_the_recorded_command_makes_the_same_coreset_again(done: Done) -> None:
@@ -324,8 +295,9 @@ def test_a_share_of_the_data_becomes_points_per_class(done: Done, refused: Refus
     assert "30 points" in said.out  # 0.02 · 1437 / 10 = 2.9
     assert tomllib.loads(Path("run/config.toml").read_text())["options"]["per_class"] == 3
     assert "10 points" in done("reduce uniform digits --fraction 0.0035 --out least").out  # .503
-    assert "less than one for each of 10 classes; 0.007 would be" in refused(
-        "reduce uniform digits --fraction 0.0001 --out less"
+    refused(
+        "reduce uniform digits --fraction 0.0001 --out less",
+        "less than one for each of 10 classes; 0.007 would be",
     )
     assert not Path("less").exists()
 

@@ -9,7 +9,7 @@ import pytest
 
 import pseudocore
 
-Refused = Callable[[str], str]
+Refused = Callable[..., str]
 Done = Callable[[str], Any]
 
 QUICK = "--model mlp --width 8 --pretrain-epochs 1"
@@ -17,8 +17,8 @@ QUICK = "--model mlp --width 8 --pretrain-epochs 1"
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PSEUDOCORE_CACHE", str(tmp_path / "shelf"))
-    return tmp_path / "shelf"
+    monkeypatch.setenv("PSEUDOCORE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 def test_selectors_share_one_network(done: Done, cache: Path) -> None:
@@ -32,60 +32,41 @@ def test_selectors_share_one_network(done: Done, cache: Path) -> None:
     assert len(list(cache.glob("*.safetensors"))) == 2
 
 
-def test_what_came_off_the_shelf_is_what_was_put_there(done: Done, cache: Path) -> None:
-    done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out first")
-    done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out second")
-    for file in cache.glob("*.safetensors"):
-        file.write_bytes(b"damaged")
-    done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out third")
-    first, *others = (pseudocore.load(name).indices for name in ("first", "second", "third"))
-    assert first is not None
-    for other in others:
-        assert other is not None
-        assert first.tolist() == other.tolist()
+def test_a_cached_network_selects_the_same_points(done: Done, cache: Path) -> None:
+    found = []
+    for name in ("trained", "cached", "damaged"):
+        done(f"reduce lcmat-s digits --ipc 3 {QUICK} --out {name}")
+        indices = pseudocore.load(name).indices
+        assert indices is not None
+        found.append(indices.tolist())
+        if name == "cached":
+            for file in cache.glob("*.safetensors"):
+                file.write_bytes(b"damaged")
+    assert found[0] == found[1] == found[2]
 
 
-def test_a_share_of_the_training_set(done: Done) -> None:
+def test_budgets(done: Done) -> None:
     assert "20 points" in done(f"reduce craig digits --fraction 0.014 {QUICK} --out a").out
-    coreset = pseudocore.load("a")
-    assert coreset.y.bincount().tolist() == [2] * 10
-    assert coreset.weight.sum() == 1437
+    assert pseudocore.load("a").y.bincount().tolist() == [2] * 10
+    assert pseudocore.load("a").weight.sum() == 1437
+    assert "20 points" in done(f"reduce entropy digits --ipc 2 --no-balanced {QUICK} --out b").out
+    assert pseudocore.load("b").y.bincount(minlength=10).tolist() != [2] * 10
 
 
-def test_all_classes_together(done: Done) -> None:
-    assert "20 points" in done(f"reduce entropy digits --ipc 2 --no-balanced {QUICK} --out a").out
-    assert pseudocore.load("a").y.bincount(minlength=10).tolist() != [2] * 10
-
-
-def test_more_than_a_class_has_is_refused(refused: Refused, npz: Callable[..., str]) -> None:
-    assert "11 points per class were asked for" in refused(
-        f"reduce lcmat-s {npz('small')} --ipc 11 {QUICK} --out run"
-    )
-    assert "leaves none of them to validate on" in refused(
-        f"reduce glister-val {npz('small')} --ipc 10 {QUICK} --out run"
-    )
-
-
-def test_a_network_that_diverges_is_refused(refused: Refused) -> None:
-    sentence = refused(
-        f"reduce craig digits --ipc 1 {QUICK} --pretrain-optimiser sgd --pretrain-step-size 1e30 --out run"
-    )
-    assert "diverged in pre-training; a smaller --pretrain-step-size usually helps" in sentence
+def test_refusals(refused: Refused, npz: Callable[..., str]) -> None:
+    small = npz("small")
+    one = npz("one", train_y=np.zeros(40, int), test_y=np.zeros(20, int))
+    diverging = "--pretrain-optimiser sgd --pretrain-step-size 1e30"
+    for line, sentence in {
+        f"lcmat-s {small} --ipc 11 {QUICK}": "11 points per class were asked for",
+        f"glister-val {small} --ipc 10 {QUICK}": "leaves none of them to validate on",
+        f"craig digits --ipc 1 {QUICK} {diverging}": "a smaller --pretrain-step-size usually helps",
+        f"margin {one} --ipc 1 --model linear": "margin needs two classes or more",
+    }.items():
+        refused(f"reduce {line} --out {line.split()[0]}", sentence)
 
 
 def test_the_best_moment_is_printed_beside_the_last(done: Done) -> None:
     done("reduce uniform digits --ipc 1 --model mlp --width 8 --out run")
-    said = done(
-        "evaluate run --inference sgd --num-steps 6 --num-moments 3 --seeds 1 --published"
-    ).out
-    assert "published_accuracy" in said
-
-
-def test_margin_needs_something_to_decide_between(
-    refused: Refused, npz: Callable[..., str]
-) -> None:
-    data = npz("one", train_y=np.zeros(40, int), test_y=np.zeros(20, int))
-    assert (
-        refused(f"reduce margin {data} --ipc 1 --model linear --out run")
-        == "margin needs two classes or more to decide between"
-    )
+    sgd = "--inference sgd --num-steps 6 --num-moments 3 --seeds 1"
+    assert "published_accuracy" in done(f"evaluate run {sgd} --published").out

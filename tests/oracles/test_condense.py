@@ -361,7 +361,7 @@ def test_without_curvature_it_is_gradient_matching(problem: Problem) -> None:
 
 
 # --- networks
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ def test_a_network_lives_for_as_many_steps_as_it_should(problem: Problem, make: 
 
 
 # --- inputs
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_drawn_without_replacement_and_is_all_of_a_small_class() -> None:

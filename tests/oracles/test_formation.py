@@ -112,7 +112,7 @@ def test_tiles_are_cut_and_brought_to_size_bilinearly(factor: int) -> None:
 
 
 def test_every_stored_pixel_has_its_gradient() -> None:
-    """Weights of every shown pixel add up to 1, so those of all stored pixels to the number shown."""
+    """Weights of a shown pixel add up to 1, those of all stored pixels to the number shown."""
     pulled = grad(lambda x: formation.split(x, 2).sum())(images())
     assert (pulled > 0).all()
     assert float(pulled.sum()) == pytest.approx(formation.split(images(), 2).numel())
@@ -228,7 +228,7 @@ def stored(state: Any) -> Any:
 
 
 def gradient(state: Any) -> Tensor:
-    """What a first step leaves of the gradient in the images, times a constant of the optimiser's."""
+    """The gradient in the images that a first step leaves, times the optimiser's constant."""
     found: Tensor = state.moments.x.first if hasattr(state, "moments") else stored(state).velocity
     return found
 

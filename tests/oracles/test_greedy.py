@@ -1,4 +1,4 @@
-"""selection/greedy.py against the rules carried out literally, and against what the rules promise."""
+"""selection/greedy.py against the rules carried out literally and what they promise."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -65,7 +65,7 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # --- the rules
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @sizes
@@ -103,7 +103,7 @@ def test_a_smaller_budget_is_a_beginning_of_a_larger_one(choose: Choose) -> None
 
 
 # --- the promises
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_herding_follows_the_mean_far_closer_than_chance() -> None:
@@ -129,7 +129,7 @@ def test_k_center_covers_within_twice_the_optimum(n: int, num: int) -> None:
 
 
 # --- corners
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @both

@@ -63,7 +63,7 @@ def plain(x: Tensor, y: Tensor, weight: Tensor | None = None, **provenance: Any)
 
 
 # --- last-layer-vi
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def regression(problem: Problem, coreset: Coreset, y: Tensor, typical: float) -> Tensor:
@@ -312,7 +312,7 @@ def test_batches_estimate_the_whole_without_bias(problem: Problem, points: Point
 
 
 # --- averaging
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_averaging_is_the_log_of_the_mean_probability(

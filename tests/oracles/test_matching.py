@@ -59,7 +59,7 @@ def test_it_is_the_rule(n: int, d: int, num: int, ridge: float, shift: float) ->
 
 @pytest.mark.parametrize("ridge", [0.0, 0.5])
 def test_weights_solve_the_dense_problem_where_some_are_zero(ridge: float) -> None:
-    """All atoms are taken, and many are of no use: opposite ones, and more of them than dimensions."""
+    """All atoms are taken and many are useless: opposite ones, more than dimensions."""
     for seed in range(5):
         g = torch.cat([atoms(12, 9, seed, 0.0), -atoms(8, 9, seed + 50, 0.0)])
         b = atoms(1, 9, seed + 100)[0]
@@ -103,7 +103,7 @@ def test_single_precision_is_near_double() -> None:
 
 
 # --- corners
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.5])

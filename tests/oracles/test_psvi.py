@@ -95,7 +95,7 @@ def exact(request: pytest.FixtureRequest) -> Exact:
 
 
 # --- posteriors
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_one_newton_step_is_the_exact_posterior_of_a_gaussian_model(exact: Exact) -> None:
@@ -215,7 +215,7 @@ def test_divergences_between_gaussians() -> None:
 
 
 # --- the gradient
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_exact_gradient_is_that_of_the_exact_kl(
@@ -348,7 +348,7 @@ def test_logistic_gradients_agree_where_the_posterior_is_narrow(make_problem: Ma
 
 
 # --- the optimum
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("covariance", ["draws", "moments"])
@@ -507,13 +507,13 @@ def test_the_prior_is_the_problems(make_problem: MakeProblem) -> None:
 
 
 # --- refusals
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_networks_are_refused(make_problem: MakeProblem) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"the network is mlp with [\d,]+ parameters; --model linear, logistic regression, would work",
+        match=r"the network is mlp with [\d,]+ parameters; --model linear, .* would work",
     ):
         run(PSVI(per_class=2), make_problem(MLP(width=8, depth=1)), seed=0)
 

@@ -74,7 +74,7 @@ def regression() -> Law:
 
 
 def log_gamma(shape: float = 2.0) -> Law:
-    """θ = log g with g ~ Gamma(shape): skewed to the left; its cumulants are polygamma functions."""
+    """θ = log g with g ~ Gamma(shape): skewed left, with polygamma functions as cumulants."""
     moments = (
         torch.tensor([float(special.polygamma(order, shape))], dtype=torch.float64)
         for order in range(3)
@@ -124,7 +124,7 @@ def z_scores(values: Tensor, law: Law) -> Tensor:
 
 
 # --- HMC: exact
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @every_law
@@ -170,7 +170,7 @@ def test_the_published_kinetic_sign_fails_the_same_test() -> None:
 
 
 def test_the_published_momentum_fails_the_same_test() -> None:
-    """Momentum of scale σ_r under unit mass: far too little energy to reach the posterior's width."""
+    """Momentum of scale σ_r under unit mass has too little energy for the posterior's width."""
     law, settings = (
         standard_normal(),
         {
@@ -293,7 +293,7 @@ def test_sgld_draws_from_its_discretised_law(law: Law, temperature: float) -> No
 
 
 def test_sgld_on_a_skewed_density() -> None:
-    """Its stationary law in one dimension by power iteration of the transition density on a grid."""
+    """The stationary law in one dimension by power iteration of the transition density."""
     size, law = 0.2, log_gamma()
     grid = torch.linspace(-9, 5, 1200, dtype=torch.float64)
     centre = grid + size / 2 * (2 - grid.exp())
@@ -325,7 +325,7 @@ def test_sgld_on_a_skewed_density() -> None:
 def stationary_variance(
     precision: float, size: float, friction: float, temperature: float
 ) -> float:
-    """Of θ in (θ, r) ← (θ + εr, (1 − α)r − εκ(θ + εr) + noise), by the discrete Lyapunov equation."""
+    """Var θ in (θ, r) ← (θ + εr, (1 − α)r − εκ(θ + εr) + noise) by the Lyapunov equation."""
     move = np.array([[1, size], [-size * precision, 1 - friction - size**2 * precision]])
     return float(
         linalg.solve_discrete_lyapunov(move, np.diag([0, 2 * friction * temperature]))[0, 0]
@@ -376,7 +376,7 @@ def test_sghmc_on_a_skewed_density() -> None:
 
 
 # --- temperature
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 4.0])

@@ -186,7 +186,7 @@ def test_compiled_in_pieces_the_way_back_is_one_of_them_and_draws_the_same(
 
 
 def test_noisy_steps_have_the_moments_of_their_autoregression() -> None:
-    """20,000 independent chains in one vector; Langevin steps on a quadratic are an AR(1) process."""
+    """20,000 chains in one vector; Langevin steps on a quadratic are an AR(1) process."""
     curvature, centre, start, alpha, num, chains = 2.0, 1.0, -1.0, 0.3, 6, 20_000
     end = unroll.descend(
         lambda theta, _: 0.5 * curvature * (theta - centre).square().sum(),
@@ -213,7 +213,13 @@ def test_memory_does_not_grow_with_the_steps_when_they_are_recomputed(recompute:
         def along() -> None:
             unroll.differentiate(
                 lambda thetas: (thetas[-1] - case.target).square().sum(),
-                *case.parts, case.theta, case.x, case.step_size, case.rng, num_steps=num_steps, recompute=recompute,
+                *case.parts,
+                case.theta,
+                case.x,
+                case.step_size,
+                case.rng,
+                num_steps=num_steps,
+                recompute=recompute,
             )  # fmt: skip
 
         return peak_bytes(along)

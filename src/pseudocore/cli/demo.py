@@ -10,10 +10,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from pseudocore import api
-from pseudocore import assembly as setups
+from pseudocore.assembly import Reduction, Setup, build
 from pseudocore.cli.console import comparison_table, err, out, progress
 from pseudocore.core.problem import Problem
 from pseudocore.evaluation.tables import comparison
+from pseudocore.reduction import run_reduction
 from pseudocore.store.run_folder import Run
 
 SETUP: dict[str, Any] = {"data": "digits", "model": "convnet-wide", "width": 32}
@@ -37,7 +38,7 @@ def demo(
     ]
     jobs.append(("full", {}))
     runs: list[Run] = []
-    problem = setups.build(setups.Setup(**SETUP))
+    problem = build(Setup(**SETUP))
     with progress("demo", len(jobs) * SEEDS) as advance:
         for (method, budget), seed in itertools.product(jobs, range(SEEDS)):
             runs.append(_run(method, budget, seed, problem, folder))
@@ -70,12 +71,12 @@ def _run(method: str, budget: dict[str, int], seed: int, problem: Problem, folde
         "options": options,
         "evaluate": EVALUATE,
     }
-    reduction = api.Reduction.from_config(table)
+    reduction = Reduction.from_config(table)
     path = folder / "-".join([method, *(f"ipc{n}" for n in budget.values()), f"seed{seed}"])
     flags = {**SETUP, **options, "seed": seed, "out": path}
     command = _command("reduce", method, flags.pop("data"), **flags)
     with Run.create(path, reduction.to_config(), overwrite=True, command=command) as run:
-        outcome = api.run_reduction(reduction, problem, run)
+        outcome = run_reduction(reduction, problem, run)
     if outcome.status == "interrupted":
         raise KeyboardInterrupt
     result = api.evaluate(outcome.coreset, problem.data, seeds=1, first_seed=seed)

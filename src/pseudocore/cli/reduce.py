@@ -7,9 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 
-from pseudocore import api
-from pseudocore import assembly as setups
-from pseudocore.assembly import Setup, ignored_fields
+from pseudocore.assembly import Reduction, Setup, build, ignored_fields
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
@@ -18,7 +16,7 @@ from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.core.types import Iterative
-from pseudocore.reduction import configuration
+from pseudocore.reduction import configuration, resolved, run_reduction
 from pseudocore.runtime.profiling import recording
 from pseudocore.store.run_folder import Run
 
@@ -83,12 +81,12 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
         if fraction is not None:
             _check_fraction(entry, given)
         with recording():
-            reduction = api.Reduction.from_config(table)
-            problem = setups.build(reduction.setup, device=device)
+            reduction = Reduction.from_config(table)
+            problem = build(reduction.setup, device=device)
             if fraction is not None:
                 table["options"]["per_class"] = _budget(fraction, problem)
-                reduction = api.Reduction.from_config(table)
-            reduction = api.resolved(reduction, problem)
+                reduction = Reduction.from_config(table)
+            reduction = resolved(reduction, problem)
             with Run.create(
                 out,
                 reduction.to_config(),
@@ -164,7 +162,7 @@ def _budget(fraction: float, problem: Problem) -> int:
     return max(1, round(share))
 
 
-def _run(reduction: api.Reduction, problem: Problem, folder: Run, **loop_options: Any) -> str:
+def _run(reduction: Reduction, problem: Problem, folder: Run, **loop_options: Any) -> str:
     """Run to the end and return "", or where the run was interrupted."""
     name = methods.name_of(reduction.method)
     saved = folder.checkpoints.load()
@@ -174,7 +172,7 @@ def _run(reduction: api.Reduction, problem: Problem, folder: Run, **loop_options
     num_steps = reduction.method.num_steps if isinstance(reduction.method, Iterative) else 0
     try:
         with progress(f"{name} on {problem.data.name}", num_steps, first_step) as advance:
-            outcome = api.run_reduction(reduction, problem, folder, on_log=advance, **loop_options)
+            outcome = run_reduction(reduction, problem, folder, on_log=advance, **loop_options)
     except KeyboardInterrupt:  # outside the loop, which would have saved
         return "interrupted"
     if outcome.note:

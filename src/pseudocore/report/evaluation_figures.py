@@ -255,8 +255,8 @@ def _temperatures(evaluations: Sequence[Mapping[str, Any]]) -> svg.Image | None:
     return svg.image(
         temperatures("NLL", lines),
         "curve of NLL over temperature",
-        "Test NLL over temperature: a colder posterior that predicts better suggests that likelihood "
-        "or prior are misspecified.",
+        "Test NLL over temperature: a colder posterior that predicts better suggests that "
+        "likelihood or prior are misspecified.",
     )
 
 

@@ -18,12 +18,10 @@ from pseudocore.testing.options import Effect
 from pseudocore.testing.problems import (
     MemoryCheckpoints,
     few_digits,
-    raises,
     small_coreset,
-    small_dataset,
     small_problem,
 )
-from pseudocore.testing.suite import emulate_capture, global_generators, scramble
+from pseudocore.testing.suite import emulate_capture
 
 __all__ = [
     "Effect",
@@ -34,10 +32,6 @@ __all__ = [
     "check_method",
     "emulate_capture",
     "few_digits",
-    "global_generators",
-    "raises",
-    "scramble",
     "small_coreset",
-    "small_dataset",
     "small_problem",
 ]

@@ -1,18 +1,16 @@
-"""Small problems on the built-in digits, checkpoints in memory, and a check of errors."""
+"""Small problems on the built-in digits, and checkpoints in memory."""
 
 import functools
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.errors import PseudocoreError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Augment, Coreset, Dataset, Examples, Experts, Model
+from pseudocore.core.types import Augment, Coreset, Dataset, Examples, Experts, ModelSpec
 from pseudocore.data import digits, preprocessing
 from pseudocore.models.convnet import ConvNetWide
 from pseudocore.training.experts import Training, train
@@ -21,13 +19,6 @@ PER_CLASS = 12
 """Training images of each digit."""
 NUM_EXPERTS, NUM_EPOCHS = 2, 4
 """Of the experts of a small problem."""
-
-
-class ModelFactory(Protocol):
-    """A registered model: the configuration of a network."""
-
-    def __hash__(self) -> int: ...
-    def build(self, shape: tuple[int, ...], num_classes: int) -> Model: ...
 
 
 @functools.cache
@@ -45,31 +36,17 @@ def few_digits() -> Dataset:
     )
 
 
-def small_dataset(
-    x: Tensor, y: Tensor, *, test: tuple[Tensor, Tensor] | None = None, name: str = "small"
-) -> Dataset:
-    """Tensors as a data set whose test set defaults to the training set."""
-    return Dataset(name, Examples(x, y), Examples(*(test or (x, y))), int(y.max()) + 1)
-
-
 def small_problem(
     *,
-    model: ModelFactory | None = None,
+    model: ModelSpec | None = None,
     norm: Literal["instance", "batch", "none"] = "none",
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     augment: Augment | None = None,
     experts: bool = False,
 ) -> Problem:
-    """`few_digits` under a small network.
-
-    Args:
-        model: The network. Defaults to a `convnet-wide` of four and eight channels.
-        norm: Normalisation of the default network.
-        dtype: Type of inputs and parameters.
-        device: Where to compute.
-        augment: Augmentation of the problem.
-        experts: Whether to train two experts for four epochs.
+    """`few_digits` under a network, by default a `convnet-wide` of four and eight channels with
+    this `norm`; with `experts`, two of them trained for four epochs.
     """
     data, where = few_digits(), torch.device(device)
     torch.backends.cudnn.deterministic = True  # a GPU gives the same bits twice only then
@@ -81,7 +58,7 @@ def small_problem(
         dtype=dtype,
     )
     if experts:
-        problem = replace(problem, experts=_experts(model, norm, dtype, device))
+        problem = replace(problem, experts=_experts(model, norm, dtype, device))  # type: ignore[arg-type]
     return replace(problem, augment=augment)
 
 
@@ -127,17 +104,3 @@ class MemoryCheckpoints:
     @property
     def steps(self) -> list[int]:
         return [step for step, _ in self.saved]
-
-
-@contextmanager
-def raises(code: str, sentence: str = "", /, **fields: Any) -> Iterator[Any]:
-    """`pytest.raises` of a `PseudocoreError` with this code, a sentence that this pattern matches
-    and, among others, these fields.
-    """
-    import pytest
-
-    with pytest.raises(PseudocoreError, match=sentence) as caught:
-        yield caught
-    error = caught.value
-    given = {name: error.fields.get(name) for name in fields}
-    assert (error.code, given) == (code, fields), f"{error.code} {error.fields}: {error}"

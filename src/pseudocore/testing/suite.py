@@ -20,11 +20,19 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Registry
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone, flatten
+from pseudocore.core.types import ModelSpec
 from pseudocore.runtime.draws import record
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.store.files import decode_toml, encode_toml
 from pseudocore.testing.options import Effect, other_value
-from pseudocore.testing.problems import ModelFactory, small_problem
+from pseudocore.testing.problems import small_problem
+
+SMALL = {
+    "per_class": 2, "num_steps": 6, "batch_size": 16, "pool_size": 3, "max_age": 3, "max_start": 2,
+    "horizon": 1, "num_experts": 2, "num_inner_steps": 3, "num_members": 2, "num_draws": 3,
+    "num_burn": 2, "num_leapfrog": 2, "num_inner": 2,
+}  # fmt: skip
+"""Values that make a run small, for fields of these names; six steps renew a pool of networks."""
 
 Check = TypeVar("Check", bound=Callable[..., None])
 
@@ -45,8 +53,8 @@ class Suite:
     """
 
     options: ClassVar[Mapping[str, Any]] = {}
-    """Values of its fields, beside those of `small`."""
-    model: ClassVar[ModelFactory | None] = None
+    """Values of its fields, beside those of `SMALL`."""
+    model: ClassVar[ModelSpec | None] = None
     """The network to run it under. Defaults to a small convolutional one."""
     deterministic: ClassVar[bool] = False
     """Whether another seed gives the same result."""
@@ -57,8 +65,6 @@ class Suite:
     """Where it is registered; the registry's noun is the attribute that holds the class."""
     kinds: ClassVar[tuple[str, ...]] = ()
     """Kinds to register under. Defaults to any."""
-    small: ClassVar[Mapping[str, Any]]
-    """Values that make a run small, for the fields it has."""
     beside: ClassVar[tuple[Callable[..., Any], ...]]
     """Callables that take its fields beside arguments of their own."""
 
@@ -88,7 +94,7 @@ class Suite:
     @classmethod
     def make(cls, **changes: Any) -> Any:
         """A small instance of it."""
-        small = {name: value for name, value in cls.small.items() if name in cls.names()}
+        small = {name: value for name, value in SMALL.items() if name in cls.names()}
         return config.build(cls.made(), {**small, **cls.options, **changes})
 
     def problem(self, **changes: Any) -> Problem:
@@ -166,17 +172,20 @@ def refused(words: str) -> Iterator[None]:
         raise AssertionError(f"it was not refused with: {words}")
 
 
-def scramble(seed: int) -> None:
-    """Put every global generator into another state."""
+@contextmanager
+def scrambled_globals(seed: int) -> Iterator[None]:
+    """Put every global random generator into some state, and check that the block leaves it so."""
+
+    def state() -> list[Any]:
+        legacy: Any = np.random.get_state()  # noqa: NPY002
+        return [torch.get_rng_state().tolist(), legacy[1].tolist(), legacy[2:], random.getstate()]
+
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002  the legacy generator is the global one
     random.seed(seed)
-
-
-def global_generators() -> list[Any]:
-    """The state of every global generator, comparable."""
-    legacy: Any = np.random.get_state()  # noqa: NPY002
-    return [torch.get_rng_state().tolist(), legacy[1].tolist(), legacy[2:], random.getstate()]
+    before = state()
+    yield
+    assert state() == before, "a global random generator was used"
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def images() -> Coreset:
 
 @pytest.fixture
 def make_run(tmp_path: Path, images: Coreset) -> MakeRun:
-    """A finished run with a coreset, twelve logged steps and as many evaluations as `accuracies`."""
+    """A finished run with a coreset, twelve logged steps and an evaluation per accuracy."""
 
     def make(
         name: str = "run", method: str = "vbpc", coreset: Coreset | None = images, **given: Any

@@ -50,10 +50,16 @@ class Glister(Pretraining, Budget):
         layer = extract_last_layer(problem, self, rng)
 
         def rule(group: Group) -> Tensor:
-            own = layer.at(group.indices)
-            return _greedy(own, own, group.num, self.step_size)
+            rest, judges = self.split(group, rng)
+            candidates = layer.at(group.indices[rest])
+            chosen = _greedy(candidates, layer.at(judges), group.num, self.step_size)
+            return rest[chosen.cpu()]
 
         return choose(problem, self, rule)
+
+    def split(self, group: Group, rng: Rng) -> tuple[Tensor, Tensor]:
+        """Places of the candidates in the group, and indices of V."""
+        return torch.arange(len(group.indices)), group.indices
 
 
 @methods.register("glister-val", kind="select", paper=PAPER)
@@ -64,15 +70,8 @@ class GlisterVal(Glister):
     validation: Share = 0.1
     """Share of each class that is held out."""
 
-    def select(self, problem: Problem, rng: Rng) -> Coreset:
-        layer = extract_last_layer(problem, self, rng)
-
-        def rule(group: Group) -> Tensor:
-            rest, held_out = hold_out(group, self.validation, rng("validation"))
-            candidates, judges = layer.at(group.indices[rest]), layer.at(held_out)
-            return rest[_greedy(candidates, judges, group.num, self.step_size).cpu()]
-
-        return choose(problem, self, rule)
+    def split(self, group: Group, rng: Rng) -> tuple[Tensor, Tensor]:
+        return hold_out(group, self.validation, rng("validation"))
 
 
 def _greedy(candidates: LastLayer, judges: LastLayer, num: int, step_size: float) -> Tensor:

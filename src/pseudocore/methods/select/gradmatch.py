@@ -54,10 +54,34 @@ class GradMatch(Pretraining, Budget):
         layer = extract_last_layer(problem, self, rng)
 
         def rule(group: Group) -> tuple[Tensor, Tensor]:
-            own = layer.at(group.indices)
-            return _pursue(own, own, group.num, self.ridge)
+            rest, targets = self.split(group, rng)
+            candidates = layer.at(group.indices[rest])
+            places, weight = self._pursue(candidates, layer.at(targets), group.num)
+            if len(rest) < len(group.indices):
+                weight = weight * len(group.indices) / len(rest)
+            return rest[places.cpu()], weight
 
         return choose(problem, self, rule)
+
+    def split(self, group: Group, rng: Rng) -> tuple[Tensor, Tensor]:
+        """Places of the candidates in the group, and indices of the examples to match."""
+        return torch.arange(len(group.indices)), group.indices
+
+    def _pursue(self, candidates: LastLayer, targets: LastLayer, num: int) -> tuple[Tensor, Tensor]:
+        """Places (num,) of candidates whose weighted gradients add up to the mean of the targets',
+        and their weights, scaled to sum to the number of candidates.
+        """
+        residual, features = candidates.residual, candidates.features
+
+        def inner(index: Tensor) -> Tensor:
+            return (residual @ residual[index[0]]) * (features @ features[index[0]] + 1)
+
+        target = along(candidates, mean_gradient(targets))
+        ridge = self.ridge * float(norms(candidates).square().mean())
+        places, weight = matching_pursuit(inner, target, num, ridge=ridge)
+        if weight.sum() == 0:  # nothing to match, as where every gradient is zero
+            weight = torch.ones_like(weight)
+        return places, weight * (len(residual) / weight.sum())
 
 
 @methods.register("gradmatch-val", kind="select", paper=PAPER)
@@ -68,35 +92,5 @@ class GradMatchVal(GradMatch):
     validation: Share = 0.1
     """Share of each class that is held out."""
 
-    def select(self, problem: Problem, rng: Rng) -> Coreset:
-        layer = extract_last_layer(problem, self, rng)
-
-        def rule(group: Group) -> tuple[Tensor, Tensor]:
-            rest, held_out = hold_out(group, self.validation, rng("validation"))
-            candidates, target = layer.at(group.indices[rest]), layer.at(held_out)
-            places, weight = _pursue(candidates, target, group.num, self.ridge)
-            return rest[places.cpu()], weight * len(group.indices) / len(rest)
-
-        return choose(problem, self, rule)
-
-
-def _pursue(
-    candidates: LastLayer, target: LastLayer, num: int, ridge: float
-) -> tuple[Tensor, Tensor]:
-    """Places (num,) of candidates whose weighted gradients add up to the mean one of `target`, and
-    their weights, scaled to sum to the number of candidates.
-    """
-    residual, features = candidates.residual, candidates.features
-
-    def inner(index: Tensor) -> Tensor:
-        return (residual @ residual[index[0]]) * (features @ features[index[0]] + 1)
-
-    places, weight = matching_pursuit(
-        inner,
-        along(candidates, mean_gradient(target)),
-        num,
-        ridge=ridge * float(norms(candidates).square().mean()),
-    )
-    if weight.sum() == 0:  # nothing to match, as where every gradient is zero
-        weight = torch.ones_like(weight)
-    return places, weight * (len(residual) / weight.sum())
+    def split(self, group: Group, rng: Rng) -> tuple[Tensor, Tensor]:
+        return hold_out(group, self.validation, rng("validation"))
