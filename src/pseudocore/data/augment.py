@@ -9,7 +9,7 @@ out and one is kept.
 
 | operation | change |
 |---|---|
-| color | brightness x + b, then saturation about the channel mean, then contrast about the image mean |
+| color | brightness x + b, saturation about the channel mean, contrast about the image mean |
 | crop | shift by whole pixels, zeros move in |
 | cutout | a square of zeros, centred anywhere, clipped at the border |
 | flip | mirror left and right |
@@ -170,7 +170,7 @@ def flip(x: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def cutout(x: Tensor, row: Tensor, column: Tensor, fraction: float) -> Tensor:
-    """Zero a rectangle of `fraction` of each side around pixels (row, column), each (1,) or (n,)."""
+    """Zero a rectangle of `fraction` of each side around pixels (row, column), (1,) or (n,)."""
     rows, columns = _covered(row, x.shape[2], fraction), _covered(column, x.shape[3], fraction)
     return x.masked_fill((rows[:, :, None] & columns[:, None, :]).unsqueeze(1), 0)
 
@@ -191,7 +191,7 @@ def contrast(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def _whole(u: Tensor, high: int) -> Tensor:
-    """Uniform on 0 .. high − 1, from float32 in [0, 1): its largest times `high` rounds below it."""
+    """Uniform on 0 .. high − 1; the largest float32 below 1 times `high` rounds below `high`."""
     return (u * high).long()
 
 

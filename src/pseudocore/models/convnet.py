@@ -6,18 +6,16 @@ then a linear head.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from torch import nn
 
 from pseudocore.core.config import Count, Range
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import models
+from pseudocore.models.blocks import Norm
 from pseudocore.models.flat import BatchNorm, FlatModel, Initial
 from pseudocore.models.norm_pool import Block
-
-Norm = Literal["instance", "batch", "none"]
-Depth = Annotated[int | None, Range(low=1)]
 
 
 @models.register("convnet3", kind="images")
@@ -27,89 +25,75 @@ class ConvNet:
 
     width: Count = 128
     """Channels of every block."""
-    depth: Depth = None
-    """Blocks; unless told, 3 at 32×32, one more for each doubling of the image, never fewer than 2.
-    """
+    depth: Annotated[int | None, Range(low=1)] = None
+    """Blocks. Defaults to 3 at 32×32, one more for each doubling of the image, at least 2."""
     norm: Norm = "instance"
     """Normalisation after each convolution."""
     init: Initial = "torch"
     """Spread of the initial weights."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
-        return _convnet(
-            "convnet3",
-            [self.width] * (self.depth or _depth(shape)),
-            self.norm,
-            self.init,
-            shape,
-            num_classes,
-        )
+        """The network for images of a shape."""
+        name = models.name_of(self)
+        if len(shape) != 3:
+            raise ConfigError(
+                f"model {name!r} needs images, but inputs have shape {shape}; 'mlp' and 'linear' "
+                "take any shape",
+                code="model-needs-images",
+                model=name,
+                shape=shape,
+            )
+        channels, *size = shape
+        # 28×28 is padded to 32×32, so that three poolings divide it
+        padding = 3 if size == [28, 28] else 1
+        size = [side + 2 * (padding - 1) for side in size]
+        widths = self._widths(self.depth or _default_depth(shape))
+        smallest = 2 ** len(widths)
+        if min(size) < smallest:
+            raise ConfigError(
+                f"model {name!r} of depth {len(widths)} needs images of at least "
+                f"{smallest}×{smallest}, not {shape}",
+                code="model-input-shape",
+                model=name,
+                shape=shape,
+            )
+        layers: list[nn.Module] = []
+        for width in widths:
+            if self.norm == "instance":
+                layers.append(Block(channels, width, size, padding))
+            else:
+                layers.append(nn.Conv2d(channels, width, 3, padding=padding, device="meta"))
+                layers += [BatchNorm(width)] if self.norm == "batch" else []
+                layers += [nn.ReLU(), nn.AvgPool2d(2)]
+            channels, size, padding = width, [side // 2 for side in size], 1
+        description = {
+            "name": name,
+            "width": self.width,
+            "depth": len(widths),
+            "norm": self.norm,
+            "init": self.init,
+        }
+        body, num_features = nn.Sequential(*layers, nn.Flatten()), channels * size[0] * size[1]
+        return FlatModel(body, num_features, num_classes, description, self.init)
+
+    def _widths(self, depth: int) -> list[int]:
+        return [self.width] * depth
 
 
 @models.register("convnet-wide", kind="images")
 @dataclass(frozen=True, kw_only=True)
-class ConvNetWide:
+class ConvNetWide(ConvNet):
     """Convolutional blocks whose width doubles from one to the next."""
 
     width: Count = 128
     """Channels of the first block."""
-    depth: Depth = None
-    """Blocks; unless told, 3 at 32×32, one more for each doubling of the image, never fewer than 2.
-    """
     norm: Norm = "none"
-    """Normalisation after each convolution."""
     init: Initial = "lecun"
-    """Spread of the initial weights."""
 
-    def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
-        widths = [self.width * 2**block for block in range(self.depth or _depth(shape))]
-        return _convnet("convnet-wide", widths, self.norm, self.init, shape, num_classes)
+    def _widths(self, depth: int) -> list[int]:
+        return [self.width * 2**block for block in range(depth)]
 
 
-def _depth(shape: tuple[int, ...]) -> int:
+def _default_depth(shape: tuple[int, ...]) -> int:
     """The family's convention: 3 blocks at 28 and 32, 4 at 64, 5 at 128; 2 for the digits' 8."""
-    return max(2, (min(shape[1:], default=1) + 4).bit_length() - 3)
-
-
-def _convnet(
-    name: str,
-    widths: list[int],
-    norm: Norm,
-    initial: Initial,
-    shape: tuple[int, ...],
-    num_classes: int,
-) -> FlatModel:
-    if len(shape) != 3:
-        raise ConfigError(
-            f"model {name!r} needs images, but inputs have shape {shape}; 'mlp' and 'linear' take any shape"
-        )
-    channels, *size = shape
-    smallest = 2 ** len(widths)
-    first_padding = (
-        3 if size == [28, 28] else 1
-    )  # 28×28 becomes 32×32, so that three poolings divide it evenly
-    size = [side + 2 * (first_padding - 1) for side in size]
-    if min(size) < smallest:
-        raise ConfigError(
-            f"model {name!r} of depth {len(widths)} needs images of at least {smallest}×{smallest}, not {shape}"
-        )
-    layers: list[nn.Module] = []
-    for block, width in enumerate(widths):
-        padding = first_padding if block == 0 else 1
-        if norm == "instance":
-            layers.append(Block(channels, width, size, padding))
-        else:
-            layers.append(nn.Conv2d(channels, width, 3, padding=padding, device="meta"))
-            layers += [*([BatchNorm(width)] if norm == "batch" else []), nn.ReLU(), nn.AvgPool2d(2)]
-        channels, size = width, [side // 2 for side in size]
-    num_features = channels * size[0] * size[1]
-    description = {
-        "name": name,
-        "width": widths[0],
-        "depth": len(widths),
-        "norm": norm,
-        "init": initial,
-    }
-    return FlatModel(
-        nn.Sequential(*layers, nn.Flatten()), num_features, num_classes, description, initial
-    )
+    return max(2, (min(shape[1:]) + 4).bit_length() - 3)

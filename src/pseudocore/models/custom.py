@@ -5,7 +5,7 @@ SAFETY: naming one imports that module and calls that function, with all a Pytho
 That is for the user to decide: a name that comes out of a coreset's provenance is refused
 (`assembly.build_problem`), so a stranger's file runs no code.
 
-The factory is called by keyword with those of `num_classes`, `shape`, `channels` it has parameters
+The function is called by keyword with those of `num_classes`, `shape`, `channels` it has parameters
 for, and with any of `width`, `depth`, `norm` that were asked for. The last `nn.Linear` of what it
 returns is the head, and must give the network's output; all before it is the body. Its own initial
 weights are not used: theta is drawn as for every network here, and the head has a bias.
@@ -96,29 +96,32 @@ def load(
     return FlatModel(body, num_features, num_classes, description, initial)
 
 
+def _refused(name: str, code: str, text: str) -> ConfigError:
+    return ConfigError(f"network {name!r} {text}", code=f"network-{code}", network=name)
+
+
 def _factory(name: str) -> Any:
-    place, _, word = name.partition(":")
-    if not all(part.isidentifier() for part in (*place.split("."), *word.split("."))):
-        raise ConfigError(
-            f"{name!r} does not name a network factory; write package.module:function"
-        )
+    place, _, path = name.partition(":")
+    if not all(part.isidentifier() for part in (*place.split("."), *path.split("."))):
+        raise _refused(name, "name", "is not named by package.module:function; write that")
     try:
         found: Any = importlib.import_module(place)
-    except Exception as error:  # whatever a stranger's module does on import
-        raise ConfigError(
-            f"the module {place!r} of network {name!r} cannot be imported ({type(error).__name__}: {error}); "
-            "install it, or put the folder that contains it on PYTHONPATH"
+    except Exception as error:  # a stranger's module may raise anything on import
+        raise _refused(
+            name,
+            "import",
+            f"is in {place!r}, which cannot be imported ({type(error).__name__}: {error}); "
+            "install it, or put the folder that contains it on PYTHONPATH",
         ) from error
-    for part in word.split("."):
-        if not hasattr(found, part):
-            raise ConfigError(
-                f"the module {place!r} has no {word!r}; name a function in it that returns an nn.Module"
-            )
-        found = getattr(found, part)
+    try:
+        for part in path.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        text = f"is not there: {place!r} has no {path!r}; name a function in it"
+        raise _refused(name, "missing", text) from None
     if not callable(found):
-        raise ConfigError(
-            f"{name!r} is a {type(found).__name__}; name a function that returns an nn.Module"
-        )
+        text = f"is a {type(found).__name__}; name a function that returns an nn.Module"
+        raise _refused(name, "not-callable", text)
     return found
 
 
@@ -127,65 +130,63 @@ def _call(
 ) -> nn.Module:
     keywords = _keywords(name, factory, offered, given)
     try:
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # torch's own layers draw their initial weights from the global stream
+        # torch's own layers draw their initial weights from the global stream
+        with torch.random.fork_rng(devices=[]):
             network = factory(**keywords)
-    except Exception as error:
-        raise ConfigError(
-            f"network {name!r} could not be made with {keywords} ({type(error).__name__}: {error})"
-        ) from error
+    except Exception as error:  # so may a stranger's function
+        text = f"could not be made with {keywords} ({type(error).__name__}: {error})"
+        raise _refused(name, "factory", text) from error
     if not isinstance(network, nn.Module):
-        raise ConfigError(
-            f"{name!r} returned a {type(network).__name__}; it must return an nn.Module"
-        )
+        text = f"is a {type(network).__name__}; its function must return an nn.Module"
+        raise _refused(name, "not-a-module", text)
     return network
 
 
 def _keywords(
     name: str, factory: Any, offered: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What is offered as far as the factory has parameters for it, and all that was given, for
-    which it must have some.
-    """
+    """What is given, and of what is offered the factory's parameters."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"the parameters of {name!r} cannot be read ({error}); wrap it in a Python function"
-        ) from error
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    if unknown := sorted(option for option in given if option not in parameters and not takes_any):
-        raise ConfigError(
-            f"network {name!r} has no {' or '.join(unknown)}; its parameters are {', '.join(parameters) or 'none'}"
-        )
+        text = f"has parameters that cannot be read ({error}); wrap it in a Python function"
+        raise _refused(name, "signature", text) from error
+    kinds = {one.kind for one in parameters.values()}
+    unknown = sorted(option for option in given if option not in parameters)
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        known = ", ".join(parameters) or "none"
+        text = f"has no {' or '.join(unknown)}; its parameters are {known}"
+        raise _refused(name, "options", text)
     values = {key: value for key, value in offered.items() if key in parameters} | dict(given)
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    required = [
+    unmet = [
         key
         for key, one in parameters.items()
-        if one.default is one.empty and one.kind not in variadic
+        if one.default is one.empty and one.kind not in variadic and key not in values
     ]
-    if unmet := [key for key in required if key not in values]:
-        raise ConfigError(
-            f"network {name!r} requires {', '.join(unmet)}; it can be given {', '.join(offered)}, and width, depth and norm where asked for"
+    if unmet:
+        raise _refused(
+            name,
+            "parameters",
+            f"requires {', '.join(unmet)}; it can be given {', '.join(offered)}, and width, depth "
+            "and norm where asked for",
         )
     return values
 
 
 def _behead(name: str, network: nn.Module, num_classes: int) -> tuple[nn.Module, int]:
-    """The network with its last linear layer replaced by the identity, and what that layer took."""
-    linear = [
-        (path, layer) for path, layer in network.named_modules() if isinstance(layer, nn.Linear)
-    ]
+    """The network with its last linear layer replaced by the identity, and that layer's inputs."""
+    linear = [(path, layer) for path, layer in _layers(network) if isinstance(layer, nn.Linear)]
     if not linear or not linear[-1][0]:
-        raise ConfigError(
-            f"network {name!r} holds no nn.Linear that could be its head; its last layer must be one"
-        )
+        text = "holds no nn.Linear that could be its head; its last layer must be one"
+        raise _refused(name, "head", text)
     path, head = linear[-1]
     if head.out_features != num_classes:
-        raise ConfigError(
-            f"the last nn.Linear of network {name!r} ({path}) has {head.out_features} outputs, but the data has {num_classes} classes"
+        raise _refused(
+            name,
+            "classes",
+            f"has {head.out_features} outputs in its last nn.Linear ({path}), but the data has "
+            f"{num_classes} classes",
         )
     body = copy.deepcopy(network)
     _replace(body, path, nn.Identity())
@@ -196,27 +197,24 @@ def _without_state(name: str, body: nn.Module) -> nn.Module:
     """The same body with torch's batch norms as ours, whose statistics are values; other state and
     randomness are refused.
     """
-    for path, layer in list(body.named_modules()):
+    ours: set[str] = set()
+    for path, layer in _layers(body):
         if isinstance(layer, nn.BatchNorm2d):
             if not layer.affine:
-                raise ConfigError(
-                    f"batch norm {path!r} of network {name!r} has no gain and shift; make it affine"
-                )
+                text = f"has a batch norm, {path!r}, with no gain and shift; make it affine"
+                raise _refused(name, "batch-norm", text)
             _replace(body, path, BatchNorm(layer.num_features, layer.eps))
+            ours |= {f"{path}.mean", f"{path}.var"}
         elif isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-            raise ConfigError(
-                f"layer {path!r} of network {name!r} is dropout, which would draw from the global stream; set its p to 0"
+            raise _refused(
+                name,
+                "dropout",
+                f"has a layer, {path!r}, that is dropout, which would draw from the global stream; "
+                "set its p to 0",
             )
-    ours = {
-        f"{path}.{word}"
-        for path, layer in body.named_modules()
-        if isinstance(layer, BatchNorm)
-        for word in ("mean", "var")
-    }
     if other := sorted({path for path, _ in body.named_buffers()} - ours):
-        raise ConfigError(
-            f"network {name!r} keeps state in buffers ({', '.join(other[:3])}); only nn.BatchNorm2d may"
-        )
+        text = f"keeps state in buffers ({', '.join(other[:3])}); only nn.BatchNorm2d may"
+        raise _refused(name, "buffers", text)
     return body
 
 
@@ -228,49 +226,38 @@ def _check(
     num_features: int,
     num_classes: int,
 ) -> None:
-    """Refuse a body that fails on the data's inputs or is random, and a head that is not the last
-    thing the network does.
+    """Refuse a body that fails on the data's inputs or is random, and a head whose output is
+    changed.
     """
-    seen: list[Tensor] = []
-    head = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
-    handle = head.register_forward_hook(lambda _, __, output: seen.append(output))
+    outputs: list[Tensor] = []
+    head = [layer for _, layer in _layers(network) if isinstance(layer, nn.Linear)][-1]
+    handle = head.register_forward_hook(lambda _, __, output: outputs.append(output))
     x = Rng(0)("foreign", name).normal(2, *shape)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             features, again, output = body.train()(x), body(x), network.eval()(x)
-    except Exception as error:
-        raise ConfigError(
-            f"network {name!r} fails on inputs of shape {shape} ({type(error).__name__}: {error})"
-        ) from error
+    except Exception as error:  # so may a stranger's network
+        text = f"fails on inputs of shape {shape} ({type(error).__name__}: {error})"
+        raise _refused(name, "input-shape", text) from error
     finally:
         handle.remove()
     if not isinstance(features, Tensor) or features.shape != (2, num_features):
-        raise ConfigError(
-            f"network {name!r} must end in its head, but without it gives {_say(features)}, not (n, {num_features})"
-        )
+        found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        text = f"must end in its head, but without it gives {found}, not (n, {num_features})"
+        raise _refused(name, "features", text)
     if not torch.equal(features, again):
-        raise ConfigError(
-            f"network {name!r} gives other features when asked twice; it must draw nothing at random"
-        )
-    if (
-        not seen
-        or not isinstance(output, Tensor)
-        or output.shape != (2, num_classes)
-        or not torch.equal(output, seen[-1])
-    ):
-        raise ConfigError(
-            f"network {name!r} changes what its last nn.Linear gives; it must return those logits as they are"
-        )
+        text = "gives other features when asked twice; it must draw nothing at random"
+        raise _refused(name, "random", text)
+    fits = isinstance(output, Tensor) and output.shape == (2, num_classes)
+    if not (outputs and fits and torch.equal(output, outputs[-1])):
+        text = "changes what its last nn.Linear gives; it must return those logits as they are"
+        raise _refused(name, "logits", text)
+
+
+def _layers(network: nn.Module) -> list[tuple[str, nn.Module]]:
+    return list(network.named_modules())
 
 
 def _replace(network: nn.Module, path: str, layer: nn.Module) -> None:
-    parent, _, word = path.rpartition(".")
-    setattr(network.get_submodule(parent), word, layer)
-
-
-def _say(value: Any) -> str:
-    return (
-        f"a tensor {tuple(value.shape)}"
-        if isinstance(value, Tensor)
-        else f"a {type(value).__name__}"
-    )
+    parent, _, attribute = path.rpartition(".")
+    setattr(network.get_submodule(parent), attribute, layer)

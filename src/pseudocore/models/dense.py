@@ -28,12 +28,8 @@ class MLP:
         for _ in range(self.depth):
             layers += [nn.Linear(size, self.width, device="meta"), nn.ReLU()]
             size = self.width
-        return FlatModel(
-            nn.Sequential(*layers),
-            size,
-            num_classes,
-            {"name": "mlp", "width": self.width, "depth": self.depth},
-        )
+        description = {"name": "mlp", "width": self.width, "depth": self.depth}
+        return FlatModel(nn.Sequential(*layers), size, num_classes, description)
 
 
 @models.register("linear", kind="any")
@@ -42,6 +38,5 @@ class Linear:
     """Logistic regression: the features are the inputs themselves."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
-        return FlatModel(
-            nn.Sequential(nn.Flatten()), math.prod(shape), num_classes, {"name": "linear"}
-        )
+        body = nn.Sequential(nn.Flatten())
+        return FlatModel(body, math.prod(shape), num_classes, {"name": "linear"})

@@ -15,65 +15,44 @@ from torch import Tensor, nn
 from pseudocore.core.config import Count
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import models
-from pseudocore.models.blocks import first_padding, unit
-from pseudocore.models.convnet import Norm
-from pseudocore.models.flat import FlatModel, Initial
+from pseudocore.models.blocks import CifarNetwork, Size, unit
 
-Size = int | tuple[int, int]
 Unit = Callable[..., nn.Module]
-"""(channels, width, size, stride=1) to convolution, norm, ReLU; channels and widths are the
-paper's.
-"""
+"""(channels, width, size, stride=1) to convolution, norm, ReLU, in the paper's numbers."""
 
 
 @models.register("inception-v3", kind="images", paper="Szegedy et al. 2016")
 @dataclass(frozen=True, kw_only=True)
-class InceptionV3:
+class InceptionV3(CifarNetwork):
     """Eleven mixed blocks of parallel convolutions."""
 
     width: Count = 64
     """Channels of the first branch, a multiple of 4; all others follow in proportion."""
-    norm: Norm = "batch"
-    """Normalisation after each convolution."""
-    init: Initial = "torch"
-    """Spread of the initial weights."""
 
-    def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
-        padding = first_padding("inception-v3", shape)
+    def layers(self, channels: int, padding: int) -> tuple[list[nn.Module], int]:
         if self.width % 4:
             raise ConfigError(
-                f"the width of 'inception-v3' must be a multiple of 4, not {self.width}; its branches are in proportion"
+                f"the width of 'inception-v3' must be a multiple of 4, not {self.width}; its "
+                "branches are in proportion",
+                code="inception-width",
+                width=self.width,
             )
 
         def scaled(channels: int) -> int:
             return channels * self.width // 64
 
         def conv(channels: int, width: int, size: Size, stride: int = 1) -> nn.Module:
-            around = (0, 0) if stride > 1 else tuple(side // 2 for side in _pair(size))
-            parts = unit(
-                scaled(channels),
-                scaled(width),
-                size,
-                self.norm,
-                stride=stride,
-                padding=(around[0], around[1]),
-            )
-            return nn.Sequential(*parts, nn.ReLU())
+            row, column = size if isinstance(size, tuple) else (size, size)
+            padding = (0, 0) if stride > 1 else (row // 2, column // 2)
+            sizes = scaled(channels), scaled(width), size, self.norm
+            return nn.Sequential(*unit(*sizes, stride=stride, padding=padding), nn.ReLU())
 
-        with torch.device("meta"):
-            stem = [*unit(shape[0], scaled(192), 3, self.norm, padding=padding), nn.ReLU()]
-            body = nn.Sequential(*stem, *_blocks(conv), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        description = {
-            "name": "inception-v3",
-            "width": self.width,
-            "norm": self.norm,
-            "init": self.init,
-        }
-        return FlatModel(body, scaled(2048), num_classes, description, self.init)
+        stem = [*unit(channels, scaled(192), 3, self.norm, padding=padding), nn.ReLU()]
+        return [*stem, *_blocks(conv), nn.AdaptiveAvgPool2d(1)], scaled(2048)
 
 
 class _Parallel(nn.Module):
-    """The outputs of all branches, one after the other in channels."""
+    """The outputs of all branches, concatenated in channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -86,77 +65,66 @@ class _Parallel(nn.Module):
 def _blocks(conv: Unit) -> list[nn.Module]:
     fine = [_fine(conv, 192, 32), _fine(conv, 256, 64), _fine(conv, 288, 64)]
     medium = [_medium(conv, width) for width in (128, 160, 160, 192)]
-    return [
-        *fine,
-        _to_medium(conv),
-        *medium,
-        _to_coarse(conv),
-        _coarse(conv, 1280),
-        _coarse(conv, 2048),
-    ]
+    coarse = [_coarse(conv, 1280), _coarse(conv, 2048)]
+    return [*fine, _to_medium(conv), *medium, _to_coarse(conv), *coarse]
+
+
+def _chain(conv: Unit, channels: int, *units: tuple[int, Size]) -> nn.Sequential:
+    """Convolutions of some (width, size) in a row."""
+    layers = []
+    for width, size in units:
+        layers.append(conv(channels, width, size))
+        channels = width
+    return nn.Sequential(*layers)
+
+
+def _pooled(conv: Unit, channels: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.AvgPool2d(3, 1, 1), conv(channels, width, 1))
 
 
 def _fine(conv: Unit, channels: int, pooled: int) -> nn.Module:
     return _Parallel(
         conv(channels, 64, 1),
-        nn.Sequential(conv(channels, 48, 1), conv(48, 64, 5)),
-        nn.Sequential(conv(channels, 64, 1), conv(64, 96, 3), conv(96, 96, 3)),
-        nn.Sequential(_average(), conv(channels, pooled, 1)),
+        _chain(conv, channels, (48, 1), (64, 5)),
+        _chain(conv, channels, (64, 1), (96, 3), (96, 3)),
+        _pooled(conv, channels, pooled),
     )
 
 
 def _to_medium(conv: Unit) -> nn.Module:
-    return _Parallel(
-        conv(288, 384, 3, 2),
-        nn.Sequential(conv(288, 64, 1), conv(64, 96, 3), conv(96, 96, 3, 2)),
-        nn.MaxPool2d(3, 2),
-    )
+    twice = _chain(conv, 288, (64, 1), (96, 3))
+    return _Parallel(conv(288, 384, 3, 2), twice.append(conv(96, 96, 3, 2)), nn.MaxPool2d(3, 2))
 
 
 def _medium(conv: Unit, width: int) -> nn.Module:
     row, column = (1, 7), (7, 1)
-    twice = [
-        conv(width, width, column),
-        conv(width, width, row),
-        conv(width, width, column),
-        conv(width, 192, row),
-    ]
+    once = (width, 1), (width, row), (192, column)
+    twice = (width, 1), (width, column), (width, row), (width, column), (192, row)
     return _Parallel(
         conv(768, 192, 1),
-        nn.Sequential(conv(768, width, 1), conv(width, width, row), conv(width, 192, column)),
-        nn.Sequential(conv(768, width, 1), *twice),
-        nn.Sequential(_average(), conv(768, 192, 1)),
+        _chain(conv, 768, *once),
+        _chain(conv, 768, *twice),
+        _pooled(conv, 768, 192),
     )
 
 
 def _to_coarse(conv: Unit) -> nn.Module:
+    once = _chain(conv, 768, (192, 1))
+    twice = _chain(conv, 768, (192, 1), (192, (1, 7)), (192, (7, 1)))
     return _Parallel(
-        nn.Sequential(conv(768, 192, 1), conv(192, 320, 3, 2)),
-        nn.Sequential(
-            conv(768, 192, 1), conv(192, 192, (1, 7)), conv(192, 192, (7, 1)), conv(192, 192, 3, 2)
-        ),
-        nn.MaxPool2d(3, 2),
+        once.append(conv(192, 320, 3, 2)), twice.append(conv(192, 192, 3, 2)), nn.MaxPool2d(3, 2)
     )
 
 
 def _coarse(conv: Unit, channels: int) -> nn.Module:
+    once = _chain(conv, channels, (384, 1))
+    twice = _chain(conv, channels, (448, 1), (384, 3))
     return _Parallel(
         conv(channels, 320, 1),
-        nn.Sequential(
-            conv(channels, 384, 1), _Parallel(conv(384, 384, (1, 3)), conv(384, 384, (3, 1)))
-        ),
-        nn.Sequential(
-            conv(channels, 448, 1),
-            conv(448, 384, 3),
-            _Parallel(conv(384, 384, (1, 3)), conv(384, 384, (3, 1))),
-        ),
-        nn.Sequential(_average(), conv(channels, 192, 1)),
+        *(chain.append(_cross(conv)) for chain in (once, twice)),
+        _pooled(conv, channels, 192),
     )
 
 
-def _average() -> nn.Module:
-    return nn.AvgPool2d(3, 1, 1)
-
-
-def _pair(size: Size) -> tuple[int, int]:
-    return size if isinstance(size, tuple) else (size, size)
+def _cross(conv: Unit) -> nn.Module:
+    return _Parallel(conv(384, 384, (1, 3)), conv(384, 384, (3, 1)))

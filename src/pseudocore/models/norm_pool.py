@@ -1,9 +1,9 @@
-"""A block: a convolution without a use for its bias, instance norm, ReLU, 2×2 average pool.
+"""A block: a convolution whose bias has no effect, instance norm, ReLU, 2×2 average pool.
 
 On a GPU the latter three are one kernel (`models/_triton/norm_pool.py`), and a first block never
-writes its activations (`models/_triton/first_block.py`), wherever a pass is followed or
-differentiated once; torch's own layers everywhere else. In forward mode, for a second derivative, a
-first convolution is a matrix product (`models/_triton/first_conv.py`).
+writes its activations (`models/_triton/first_block.py`), wherever a pass is differentiated at most
+once; torch's own layers run everywhere else. In forward mode, for a second derivative, a first
+convolution is a matrix product (`models/_triton/first_conv.py`).
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from torch.autograd import forward_ad
 
 from pseudocore.runtime.execution import kernels_allowed
 
-FEW = 3
-"""Channels of an image; their nine neighbours and a 1 fit in 32 columns."""
+MAX_INPUTS = 3
+"""Channels of an image that kernels take: their nine neighbours and a 1 fit in 32 columns."""
 
 SIZES = {(2**power, 2**power) for power in range(1, 6)}
 
@@ -32,7 +32,7 @@ class UnbiasedConv(nn.Conv2d):
 
     def __init__(self, inputs: int, channels: int, padding: int) -> None:
         super().__init__(inputs, channels, 3, padding=padding, device="meta")
-        self.has_kernel = inputs <= FEW and find_spec("triton") is not None
+        self.has_kernel = inputs <= MAX_INPUTS and _has_triton()
 
     def forward(self, x: Tensor) -> Tensor:
         if self.has_kernel and _runs_kernels(x):
@@ -47,10 +47,8 @@ class NormPool(nn.GroupNorm):
 
     def __init__(self, channels: int, size: Sequence[int]) -> None:
         super().__init__(channels, channels)
-        fits = (
-            tuple(size) in SIZES and channels % 16 == 0
-        )  # a program of the kernel holds all pixels of some channels of an image
-        self.has_kernel = fits and find_spec("triton") is not None
+        # a program of the kernel holds all pixels of some channels of an image
+        self.has_kernel = tuple(size) in SIZES and channels % 16 == 0 and _has_triton()
 
     def forward(self, x: Tensor) -> Tensor:
         if self.has_kernel and _runs_kernels(x):
@@ -67,19 +65,22 @@ class Block(nn.Module):
         super().__init__()
         self.convolution = UnbiasedConv(inputs, channels, padding)
         self.norm_pool = NormPool(channels, size)
-        fits = inputs <= FEW and channels % 16 == 0 and all(side % 2 == 0 for side in size)
-        self.has_kernel = fits and find_spec("triton") is not None
+        even = all(side % 2 == 0 for side in size)
+        self.has_kernel = self.convolution.has_kernel and channels % 16 == 0 and even
 
     def forward(self, x: Tensor) -> Tensor:
         norm, convolution = self.norm_pool, self.convolution
         if self.has_kernel and _runs_kernels(x) and not _moves(convolution.weight):
             from pseudocore.models._triton.first_block import first_block
 
-            return first_block(
-                x, convolution.weight, norm.weight, norm.bias, int(convolution.padding[0]), norm.eps
-            )
+            parameters = convolution.weight, norm.weight, norm.bias
+            return first_block(x, *parameters, int(convolution.padding[0]), norm.eps)
         pooled: Tensor = norm(convolution(x))
         return pooled
+
+
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _moves(weight: Tensor) -> bool:

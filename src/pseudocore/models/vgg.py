@@ -5,77 +5,42 @@ With ten classes 9,231,114 and 14,728,266 parameters. As in the customary CIFAR 
 convolutions keep their biases under a norm.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-import torch
 from torch import nn
 
 from pseudocore.core.config import Count
 from pseudocore.core.registry import models
-from pseudocore.models.blocks import first_padding, unit
-from pseudocore.models.convnet import Norm
-from pseudocore.models.flat import FlatModel, Initial
+from pseudocore.models.blocks import CifarNetwork, unit
 
 
 @models.register("vgg11", kind="images", paper="Simonyan & Zisserman 2015")
 @dataclass(frozen=True, kw_only=True)
-class VGG11:
+class VGG11(CifarNetwork):
     """Eight 3×3 convolutions between five poolings."""
 
     width: Count = 64
     """Channels of the first convolution; the last has eight times as many."""
-    norm: Norm = "batch"
-    """Normalisation after each convolution."""
-    init: Initial = "torch"
-    """Spread of the initial weights."""
 
-    def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
-        return _vgg("vgg11", (1, 1, 2, 2, 2), self.width, self.norm, self.init, shape, num_classes)
+    stages: ClassVar[tuple[int, ...]] = (1, 1, 2, 2, 2)
+
+    def layers(self, channels: int, padding: int) -> tuple[list[nn.Module], int]:
+        layers: list[nn.Module] = []
+        for stage, num_convolutions in enumerate(self.stages):
+            width = self.width * min(2**stage, 8)
+            for _ in range(num_convolutions):
+                around = 1 if layers else padding
+                layers += unit(channels, width, 3, self.norm, padding=around, bias=True)
+                layers.append(nn.ReLU())
+                channels = width
+            layers.append(nn.MaxPool2d(2))
+        return layers, channels
 
 
 @models.register("vgg16", kind="images", paper="Simonyan & Zisserman 2015")
 @dataclass(frozen=True, kw_only=True)
-class VGG16:
+class VGG16(VGG11):
     """Thirteen 3×3 convolutions between five poolings."""
 
-    width: Count = 64
-    """Channels of the first convolution; the last has eight times as many."""
-    norm: Norm = "batch"
-    """Normalisation after each convolution."""
-    init: Initial = "torch"
-    """Spread of the initial weights."""
-
-    def build(self, shape: tuple[int, ...], num_classes: int) -> FlatModel:
-        return _vgg("vgg16", (2, 2, 3, 3, 3), self.width, self.norm, self.init, shape, num_classes)
-
-
-def _vgg(
-    name: str,
-    stages: Sequence[int],
-    width: int,
-    norm: Norm,
-    initial: Initial,
-    shape: tuple[int, ...],
-    num_classes: int,
-) -> FlatModel:
-    padding, channels = first_padding(name, shape), shape[0]
-    layers: list[nn.Module] = []
-    with torch.device("meta"):
-        for stage, num_convolutions in enumerate(stages):
-            outputs = width * min(2**stage, 8)
-            for _ in range(num_convolutions):
-                layers += [
-                    *unit(channels, outputs, 3, norm, padding=1 if layers else padding, bias=True),
-                    nn.ReLU(),
-                ]
-                channels = outputs
-            layers.append(nn.MaxPool2d(2))
-        body = nn.Sequential(*layers, nn.Flatten())
-    return FlatModel(
-        body,
-        channels,
-        num_classes,
-        {"name": name, "width": width, "norm": norm, "init": initial},
-        initial,
-    )
+    stages: ClassVar[tuple[int, ...]] = (2, 2, 3, 3, 3)

@@ -4,7 +4,8 @@ divergence from an energy-based posterior.
 With $\pi_u(\theta) \propto e^{-E(\theta, u)}\pi_0(\theta)$ and any $\pi_x$,
 
 $$ \nabla_u D_{KL}[\pi_x \| \pi_u]
-   = \mathbb E_{\theta^+\sim\pi_x}[\nabla_u E(\theta^+, u)] - \mathbb E_{\theta^-\sim\pi_u}[\nabla_u E(\theta^-, u)], $$
+   = \mathbb E_{\theta^+\sim\pi_x}[\nabla_u E(\theta^+, u)]
+   - \mathbb E_{\theta^-\sim\pi_u}[\nabla_u E(\theta^-, u)], $$
 
 Kim et al. (2022), Eq. (17), and Tiwary et al. (2023), Eq. (10). Nothing follows how $\theta^-$ came
 to depend on $u$.

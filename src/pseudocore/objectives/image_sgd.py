@@ -38,7 +38,7 @@ class ImagesInfo(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSGDSettings(ImageSettings):
-    """Fields of methods that move images by SGD; `init` and `coreset` of those with no other state."""
+    """Fields of methods that move images by SGD; `init` and `coreset` where that is all."""
 
     image_lr: Positive = 0.1
     """Step size of SGD on images, in normalised units."""

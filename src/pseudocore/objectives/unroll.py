@@ -10,8 +10,8 @@ the path in $u$ and $\eta$ (at $\tau = 0$): it keeps the parameters of every ste
 with the adjoint $\lambda_t = dJ / d\theta_t$; with $s_t = \langle\lambda_{t+1}, \nabla_\theta
 E(\theta_t, A_t(u))\rangle$,
 
-$$ \lambda_t = \frac{\partial J}{\partial\theta_t} + \lambda_{t+1} - \eta\, \nabla_\theta s_t, \qquad
-   \frac{dJ}{du} = -\eta \sum_t \nabla_u s_t, \qquad \frac{dJ}{d\eta} = -\sum_t s_t, $$
+$$ \lambda_t = \frac{\partial J}{\partial\theta_t} + \lambda_{t+1} - \eta\, \nabla_\theta s_t,
+   \qquad \frac{dJ}{du} = -\eta \sum_t \nabla_u s_t, \qquad \frac{dJ}{d\eta} = -\sum_t s_t, $$
 
 one step at a time: the memory of one step and $L_u$ parameter vectors, however long the path. Both
 gradients of $s_t$ are how $\nabla_{\theta, u} E$ changes as theta moves along $\lambda_{t+1}$

@@ -1,7 +1,7 @@
 """A step captured as a CUDA graph.
 
-A step launches hundreds of small kernels, and on a fast GPU launching them takes longer than running
-them; a captured graph launches them all at once. Every draw has a generator of its own, registered
+A step launches hundreds of small kernels, and on a fast GPU that takes longer than running them; a
+captured graph launches them all at once. Every draw has a generator of its own, registered
 with the graph and re-seeded from its stream before a replay.
 """
 

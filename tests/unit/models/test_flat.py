@@ -104,7 +104,7 @@ def test_the_global_generators_are_left_alone() -> None:
 
 
 def test_a_layer_without_known_initialisation_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no initialisation is known for layer .* of type PReLU"):
+    with pytest.raises(ConfigError, match=r"no initialisation is known .* of type PReLU"):
         FlatModel(nn.Sequential(nn.Flatten(), nn.PReLU()), 4, 2)
 
 

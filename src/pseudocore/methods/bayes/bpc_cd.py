@@ -10,8 +10,8 @@ $$
 is descended on in $u$ through the two energies alone. $\theta^+$ is an expert at epoch $k + T$,
 $\theta^-$ the end of $L$ Langevin steps from its epoch $k$,
 
-$$ \theta^{(t+1)} = \theta^{(t)} - \tfrac\alpha2 \nabla_\theta E(\theta^{(t)}, u) + \sqrt\alpha\,\eta_t, \quad
-   \eta_t \sim \mathcal N(0, I) \tag{12} $$
+$$ \theta^{(t+1)} = \theta^{(t)} - \tfrac\alpha2 \nabla_\theta E(\theta^{(t)}, u)
+   + \sqrt\alpha\,\eta_t, \quad \eta_t \sim \mathcal N(0, I) \tag{12} $$
 
 and $E$ is the mean over $u$ of a classification loss (Eq. 13, § 5.5), whatever loss the experts
 were trained with.
@@ -19,7 +19,7 @@ were trained with.
 | paper | here | | paper | here |
 |---|---|---|---|---|
 | $L$, $\alpha$ | `num_inner_steps`, `langevin_step` | | $T$ | `horizon` |
-| $\sqrt\alpha\,\eta$ | times `noise_scale` | | $\ell_{\tilde D}$, $\ell_D$ | `energy`, `expert_loss` |
+| $\sqrt\alpha\,\eta$ | times `noise_scale` | | losses of $E$, experts | `energy`, `expert_loss` |
 
 Cost per step: `num_inner_steps` gradients in $\theta$, two in $u$; the memory of one.
 

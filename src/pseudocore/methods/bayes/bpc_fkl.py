@@ -13,8 +13,9 @@ likelihood no longer tells the two apart.
 | paper | here | | paper | here |
 |---|---|---|---|---|
 | $T^+$ | `max_start` | | $S$ | `num_draws` |
-| $L_u$, $\eta$ | `num_inner_steps`, `inner_lr` | | $\Sigma_u^{1/2}$, $\Sigma_x^{1/2}$ | `noise`, `expert_noise` |
-| $L_x$ | `horizon` | | $K$, $\gamma$ | `num_steps`, `image_lr` |
+| $L_u$, $\eta$ | `num_inner_steps`, `inner_lr` | | $\Sigma_u^{1/2}$ | `noise` |
+| $L_x$ | `horizon` | | $\Sigma_x^{1/2}$ | `expert_noise` |
+| $K$, $\gamma$ | `num_steps`, `image_lr` | | | |
 
 Cost per step: `num_inner_steps` gradients in $\theta$ and 2 `num_draws` gradients in $u$; the
 memory of one of them (of `draw_batch` of them), whatever `num_draws` is.

@@ -5,7 +5,8 @@ Cazenavette, Wang, Torralba, Efros, Zhu (2022), "Dataset Distillation by Matchin
 Trajectories". Between $\mathcal N(\theta_u, \Sigma_u)$ and $\mathcal N(\theta_x, \Sigma_x)$
 
 $$ W_2^2 = \|\theta_u - \theta_x\|^2
-   + \operatorname{Tr}\left(\Sigma_x + \Sigma_u - 2(\Sigma_u^{1/2}\Sigma_x\Sigma_u^{1/2})^{1/2}\right) \tag{15} $$
+   + \operatorname{Tr}\left(\Sigma_x + \Sigma_u
+   - 2(\Sigma_u^{1/2}\Sigma_x\Sigma_u^{1/2})^{1/2}\right) \tag{15} $$
 
 where $\theta_x$ is an expert and $\theta_u$ what $L_u$ training steps on the pseudo-images $u$ make
 of its earlier self $\theta_0$. With one covariance for both the trace vanishes; what is minimised,

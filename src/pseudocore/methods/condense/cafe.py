@@ -6,7 +6,8 @@ Dataset by Aligning Features". With $\bar f^T_{c,l}$ and $\bar f^S_{c,l}$ the me
 $c$ in layer $l$ over real and pseudo-images, minimises over the latter
 
 $$ \sum_c \sum_{l=1}^{L} \big\lVert \bar f^S_{c,l} - \bar f^T_{c,l} \big\rVert^2
-   - \frac{\beta}{\lvert B \rvert} \sum_{(x, y) \in B} \log \operatorname{softmax}_y \big( \langle f_L(x), \bar f^S_{c,L} \rangle \big)_c $$
+   - \frac{\beta}{\lvert B \rvert} \sum_{(x, y) \in B}
+   \log \operatorname{softmax}_y \big( \langle f_L(x), \bar f^S_{c,L} \rangle \big)_c $$
 
 The first part aligns features layer by layer; the second, the discrimination loss, has the
 pseudo-images' centres in the last layer classify the real images. The network is trained on the

@@ -4,9 +4,11 @@ pseudo-images.
 Zhao, Mopuri, Bilen (2021), "Dataset Condensation with Gradient Matching"; Zhao, Bilen (2021),
 "Dataset Condensation with Differentiable Siamese Augmentation". Minimises over pseudo-images $S$
 
-$$ \mathbb E_{\theta_0} \Big[ \sum_{t=0}^{T-1} \sum_c D\big(\nabla_\theta \mathcal L(A(S_c, \omega); \theta_t),\,
+$$ \mathbb E_{\theta_0} \Big[ \sum_{t=0}^{T-1} \sum_c
+   D\big(\nabla_\theta \mathcal L(A(S_c, \omega); \theta_t),\,
    \nabla_\theta \mathcal L(A(B_c, \omega); \theta_t)\big) \Big]
-   \quad \text{with} \quad \theta_{t+1} \text{ from } \theta_t \text{ by } \varsigma_\theta \text{ steps of training on } S $$
+   \quad \text{with} \quad \theta_{t+1} \text{ from } \theta_t
+   \text{ by } \varsigma_\theta \text{ steps of training on } S $$
 
 where $B_c$ are real images of class $c$, $D$ adds up one minus the cosine over all output nodes of
 all layers (`objectives/distances.py`), and $A(\cdot, \omega)$ is one random augmentation for both

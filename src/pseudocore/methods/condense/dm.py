@@ -3,7 +3,8 @@ r"""DM: condensation by matching the mean features of every class in random netw
 Zhao, Bilen (2023), "Dataset Condensation with Distribution Matching". Minimises over pseudo-images
 $S$
 
-$$ \mathbb E_{\vartheta, \omega} \sum_{c} \Big\lVert \tfrac1{|B_c|} \sum_{x \in B_c} \psi_\vartheta(A(x, \omega))
+$$ \mathbb E_{\vartheta, \omega} \sum_{c} \Big\lVert
+   \tfrac1{|B_c|} \sum_{x \in B_c} \psi_\vartheta(A(x, \omega))
    - \tfrac1{|S_c|} \sum_{s \in S_c} \psi_\vartheta(A(s, \omega)) \Big\rVert^2 $$
 
 where $\psi_\vartheta$ are the last-layer features of a network with random weights, drawn anew for

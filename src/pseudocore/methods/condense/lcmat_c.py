@@ -5,7 +5,8 @@ Shin, Bae, Shin, Joo, Moon (2023), "Loss-Curvature Matching for Dataset Selectio
 § 3.4. Minimises over pseudo-images $S$
 
 $$ \mathbb E_{\theta^0} \Big[ \sum_k \mathcal D(\bar g^T_{\theta_k}, \bar g^S_{\theta_k})
-   + \tfrac12 \rho\, \big\lvert \operatorname{Var}(G^T_{\theta_k}) - \operatorname{Var}(G^S_{\theta_k}) \big\rvert \Big]
+   + \tfrac12 \rho\, \big\lvert \operatorname{Var}(G^T_{\theta_k})
+   - \operatorname{Var}(G^S_{\theta_k}) \big\rvert \Big]
    \quad \text{s.t.} \quad \theta_{t+1} = \theta_t - \eta\, \bar g^T_{\theta_t} \tag{15} $$
 
 where $\bar g$ is the mean gradient of a class and $\operatorname{Var}(G)$ the variance of its
@@ -17,7 +18,7 @@ variance counts, as in the paper; there it is known in closed form
 | paper | here | | paper | here |
 |---|---|---|---|---|
 | $\rho$, $\mathcal D$ | `rho`, `distance` | | $\eta$ | `inner_lr`, with `inner_momentum` |
-| $\gamma$ | `image_lr` | | steps between two $k$ | `num_inner_steps`, on `inner_batch_size` examples |
+| $\gamma$ | `image_lr` | | steps between two $k$ | `num_inner_steps` of `inner_batch_size` |
 | $\theta^0$ anew | after `max_age` matching steps | | augmentation | the setup's `augment` |
 
 Cost per step: that of `dc` with `num_inner_steps` gradients of `inner_batch_size` real examples in
@@ -73,7 +74,7 @@ class LCMatCState(NamedTuple):
 @methods.register("lcmat-c", kind="condense", paper="Shin et al. 2023, arXiv 2303.04449")
 @dataclass(frozen=True, kw_only=True)
 class LCMatC(TrainedMatchingSettings):
-    """Condensation by matching slope and curvature of the loss around networks trained on the data."""
+    """Condensation by matching slope and curvature of the loss around trained networks."""
 
     num_steps: Count = 20_000
     initial: Initial = "real"
