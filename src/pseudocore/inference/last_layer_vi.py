@@ -31,7 +31,7 @@ from pseudocore.core.types import Coreset
 from pseudocore.inference.evidence import best_gaussian
 from pseudocore.inference.predict import Prediction
 from pseudocore.objectives import last_layer_gaussian as gaussian
-from pseudocore.objectives.pool import mean_squared_error
+from pseudocore.objectives.last_layer_gaussian import mean_squared_error
 from pseudocore.runtime import autodiff
 from pseudocore.training.loop import random_batch, train
 from pseudocore.training.optimisers import adam, start

@@ -18,7 +18,7 @@ from torch.func import grad
 from pseudocore.core.config import Count, NonNegative, Positive
 from pseudocore.core.problem import label_log_likelihood
 from pseudocore.objectives.initial import PointSettings
-from pseudocore.objectives.pool import mean_squared_error
+from pseudocore.objectives.last_layer_gaussian import mean_squared_error
 from pseudocore.training.optimisers import adam_each
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from pseudocore.core.config import Count, Positive
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
+from pseudocore.objectives.last_layer_gaussian import mean_squared_error
 from pseudocore.runtime import autodiff
 from pseudocore.training.optimisers import Moments, adam, start
 
@@ -90,11 +91,3 @@ def advance(
         ),
         pool.age.index_copy(0, place, age * keep[:, 0]),
     )
-
-
-def mean_squared_error(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-    """½‖f(x) − y‖² summed over classes, averaged over (weighted) points: a Gaussian likelihood on
-    the mean scale.
-    """
-    errors = 0.5 * (logits - y).square().sum(1)
-    return errors.mean() if weight is None else (weight * errors).sum() / weight.sum()

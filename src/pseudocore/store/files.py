@@ -94,13 +94,19 @@ def reserve(folder: Path, num_bytes: int, advice: str) -> None:
 
 def encode_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """JSON of nested mappings, sequences, paths, plain values, and one-element arrays or tensors."""
-    return json.dumps(_plain(value), indent=indent, sort_keys=sort_keys, allow_nan=False)
+    options: Any = {"indent": indent, "sort_keys": sort_keys, "allow_nan": False}
+    try:
+        return json.dumps(value, **options)
+    except (TypeError, ValueError):  # something in it is not JSON
+        return json.dumps(_plain(value), **options)
 
 
 def decode_json(text: str | bytes) -> Any:
     """The value of a JSON text; `ValueError` when it is not JSON."""
     try:
-        return _restored(json.loads(text))
+        value = json.loads(text)
+        text = text.decode() if isinstance(text, bytes) else text
+        return _restored(value) if any(f'"{name}"' in text for name in _NON_FINITE) else value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudocore.store.cache import CacheFolder, user_cache
+from pseudocore.store.cache import CacheFolder
 
 WHAT = {
     "kind": "network",
@@ -113,9 +113,9 @@ def test_turns_at_two_things_do_not_wait_for_each_other(tmp_path: Path) -> None:
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PSEUDOCORE_CACHE", "/a/b")
     monkeypatch.setenv("XDG_CACHE_HOME", "/c")
-    assert user_cache().path == Path("/a/b")
+    assert CacheFolder().path == Path("/a/b")
     monkeypatch.delenv("PSEUDOCORE_CACHE")
-    assert user_cache().path == Path("/c/pseudocore")
+    assert CacheFolder().path == Path("/c/pseudocore")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
-    assert user_cache().path == Path("/home/someone/.cache/pseudocore")
+    assert CacheFolder().path == Path("/home/someone/.cache/pseudocore")

@@ -55,7 +55,6 @@ from pseudocore.objectives import kernel_regression, multiformation, pool
 from pseudocore.objectives import last_layer_gaussian as gaussian
 from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
-from pseudocore.objectives.network_kernels import own_features
 from pseudocore.objectives.pool import Pool, PoolSettings
 from pseudocore.training.optimisers import cosine, start_each, tree_map
 
@@ -133,7 +132,9 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         def objective(learned: VBPCLearned) -> tuple[Tensor, Tensor]:
             points = self._decode(learned)
             images = augment(points.x, rng("augment")) if self.augment_on == "both" else points.x
-            return self.loss(problem, points, own_features(problem, theta, images), real, y)
+            with problem.fast():
+                features = model.features(theta, images).to(images.dtype)
+            return self.loss(problem, points, features, real, y)
 
         decay = cosine(state.step, self.num_steps)
         rates = [decay * self.image_lr, decay * self.label_lr, *[decay * self.image_lr] * 2]
