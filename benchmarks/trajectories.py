@@ -76,7 +76,7 @@ def fill(arguments: argparse.Namespace) -> dict[str, Any]:
         return {}
     table = presets.read(arguments.presets[0])
     setup = {**table["setup"], **name_values(arguments.setup)}
-    found = api.experts(
+    found = api.train_experts(
         table["data"],
         out=arguments.experts,
         num=arguments.num_experts,

@@ -13,6 +13,7 @@ from pseudocore.assembly import (
     build,
     build_problem,
     check_data,
+    described,
     ignored_fields,
     provenance_table,
 )
@@ -27,7 +28,6 @@ from pseudocore.data import load as load_data
 from pseudocore.evaluation.evaluate import Evaluation, Extras, assess
 from pseudocore.evaluation.metrics import Metrics
 from pseudocore.expert_training import train_experts
-from pseudocore.models import custom
 from pseudocore.objectives.multiformation import decoded
 from pseudocore.progress import progress as progress_bar
 from pseudocore.reduction import OnLog, configuration
@@ -182,7 +182,7 @@ def infer(
     """
     fitted = _inference(inference, options)
     if problem is None:
-        changes, network = custom.described(model)
+        changes, network = described(model)
         problem = _problem(coreset, data, device, network, changes)
     points = _coreset(coreset)
     problem.check_fits(points)
@@ -232,8 +232,8 @@ def evaluate(
     """
     if seeds < 1:
         raise ConfigError(f"seeds = {seeds} must be at least 1", code="invalid-options")
-    described, network = custom.described(model)
-    changes = {**dict(setup or {}), **described}
+    fields, network = described(model)
+    changes = {**dict(setup or {}), **fields}
     points, began = _coreset(coreset), time.monotonic()
     with profiling.recording() as costs:
         stored = provenance_table(points, "evaluate")
@@ -278,13 +278,13 @@ def _reduction(
 ) -> tuple[Reduction, Any]:
     """What `reduce` was asked for, and the network where the configuration cannot rebuild it."""
     check_data(data)
-    described, network = custom.described(model)
+    fields, network = described(model)
     if not isinstance(method, str):
         _check_method(method)
     ignored = ignored_fields(methods[method].make if isinstance(method, str) else method)
-    fields = {option.name for option in config.options(Setup)}.difference(ignored)
-    setup = {name: value for name, value in options.items() if name in fields} | described
-    own = {name: value for name, value in options.items() if name not in fields}
+    known = {option.name for option in config.options(Setup)}.difference(ignored)
+    setup = {name: value for name, value in options.items() if name in known} | fields
+    own = {name: value for name, value in options.items() if name not in known}
     if data is not None:
         setup["data"] = data.name if isinstance(data, Dataset) else str(data)
     elif preset is None:

@@ -1,6 +1,7 @@
 """From a configuration to the objects it describes: `Setup` to `Problem`, tables to `Reduction`."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -147,14 +148,15 @@ def build(
         data: The data set. Defaults to the one that the setup names.
         device: `auto`, `cpu` or `cuda`.
         root: A folder to look for data sets in first.
-        network: What `models.custom.described` returned for a network that the setup cannot rebuild.
+        network: The network, where the setup cannot rebuild it (see `described`).
 
     Returns:
         The problem.
     """
     config.check(setup)
     where = _device(device)
-    with warming_up(where, reduced=setup.precision == "bf16"):
+    on_gpu = where.type == "cuda"
+    with warming_up(where, reduced=setup.precision == "bf16") if on_gpu else nullcontext():
         if data is None:
             with stage("load"):
                 data = load(setup.data, root=root)
@@ -166,7 +168,7 @@ def build(
                 f" shape {data.shape}",
                 code="augmentation-needs-images",
             )
-        if where.type == "cuda":  # torch has both as globals only
+        if on_gpu:  # torch has both as globals only
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
                 setup.precision != "float32"
             )
@@ -242,6 +244,13 @@ def check_data(data: Any) -> None:
             f"data must be a name, a path or a Dataset, not {type(data).__name__};"
             " dataset(x, y, test=(xt, yt)) makes one of arrays"
         )
+
+
+def described(model: Any) -> tuple[dict[str, Any], Any]:
+    """The fields of a setup for a network, and what to pass to `build` as `network`."""
+    if model is None or isinstance(model, str):
+        return ({} if model is None else {"model": model}), None
+    return custom.described(model)
 
 
 def provenance_table(coreset: Coreset, name: str) -> dict[str, Any]:

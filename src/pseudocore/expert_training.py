@@ -10,13 +10,12 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor
 
-from pseudocore.assembly import Data, Setup, build, check_data
+from pseudocore.assembly import Data, Setup, build, check_data, described
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import Dataset, NeedsExperts
 from pseudocore.evaluation.metrics import in_batches, measure, spreads
-from pseudocore.models import custom
 from pseudocore.progress import progress as progress_bar
 from pseudocore.runtime import Compile
 from pseudocore.runtime.profiling import stage
@@ -90,13 +89,13 @@ def train_experts(
             option="storage",
         )
     check_data(data)
-    described, network = custom.described(model)
+    network_fields, network = described(model)
     given = data if isinstance(data, Dataset) else None
     of_training = {option.name for option in config.options(Training)} & options.keys()
     training = config.build(
         Training, {name: options.pop(name) for name in of_training}, what="training"
     )
-    fields = {**options, **described, "data": str(data) if given is None else given.name}
+    fields = {**options, **network_fields, "data": str(data) if given is None else given.name}
     setup = config.build(Setup, fields, what="setup")
     problem = build(setup, given, device=device, network=network)
     command = command or experts_command(

@@ -97,14 +97,15 @@ def run_reduction(
         on_log(step, values)
 
     with profiling.recording() as costs, profiling.stage("reduce", problem.device):
-        problem = with_experts(
-            problem,
-            method,
-            reduction.setup,
-            seed=reduction.seed,
-            run=folder,
-            on_epoch=lambda done, numbers: on_log(0, numbers),
-        )
+        if isinstance(method, NeedsExperts):
+            problem = with_experts(
+                problem,
+                method,
+                reduction.setup,
+                seed=reduction.seed,
+                run=folder,
+                on_epoch=lambda done, numbers: on_log(0, numbers),
+            )
         if isinstance(method, Selector):
             coreset = method.select(problem, Rng(reduction.seed))
             outcome = Outcome(coreset, "finished", "", 0, time.monotonic() - began)

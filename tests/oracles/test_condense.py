@@ -127,7 +127,6 @@ def by_class(x: Tensor, score: Callable[[Tensor, int], Tensor]) -> float:
 
 
 # --- losses and pixel gradients
-# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("distance", ["cosine", "mse", "squares", "l2"])
@@ -267,7 +266,6 @@ def test_mean_features_by_hand() -> None:
 
 
 # --- distances and variances
-# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["cosine", "mse", "squares", "l2"])
@@ -361,7 +359,6 @@ def test_without_curvature_it_is_gradient_matching(problem: Problem) -> None:
 
 
 # --- networks
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -427,7 +424,6 @@ def test_a_network_lives_for_as_many_steps_as_it_should(problem: Problem, make: 
 
 
 # --- inputs
-# --------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_drawn_without_replacement_and_is_all_of_a_small_class() -> None:

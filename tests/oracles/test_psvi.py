@@ -95,7 +95,6 @@ def exact(request: pytest.FixtureRequest) -> Exact:
 
 
 # --- posteriors
-# --------------------------------------------------------------------------------------------------
 
 
 def test_one_newton_step_is_the_exact_posterior_of_a_gaussian_model(exact: Exact) -> None:
@@ -215,7 +214,6 @@ def test_divergences_between_gaussians() -> None:
 
 
 # --- the gradient
-# --------------------------------------------------------------------------------------------------
 
 
 def test_the_exact_gradient_is_that_of_the_exact_kl(
@@ -348,7 +346,6 @@ def test_logistic_gradients_agree_where_the_posterior_is_narrow(make_problem: Ma
 
 
 # --- the optimum
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("covariance", ["draws", "moments"])
@@ -507,7 +504,6 @@ def test_the_prior_is_the_problems(make_problem: MakeProblem) -> None:
 
 
 # --- refusals
-# --------------------------------------------------------------------------------------------------
 
 
 def test_networks_are_refused(make_problem: MakeProblem) -> None:
@@ -550,7 +546,6 @@ def test_wrong_sizes_are_refused() -> None:
 
 
 # --- numbers that leave no posterior
-# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("covariance", ["moments", "draws"])

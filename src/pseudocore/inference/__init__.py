@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pseudocore.core.registry import lazy_attribute
+from pseudocore.core.registry import inferences, lazy_attribute
 
 if TYPE_CHECKING:
     from pseudocore.inference.hmc import HMC
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from pseudocore.inference.last_layer_vi import LastLayerVI
     from pseudocore.inference.sgd import SGD, Ensemble
     from pseudocore.inference.sghmc import SGHMC, AlteredSGHMC
+
+register = inferences.register
+"""A decorator that enters a class of another package under a name."""
 
 INDEX = {
     "a-sghmc": "sghmc:AlteredSGHMC",
@@ -25,7 +28,7 @@ INDEX = {
 """`module:Class` by name."""
 
 __all__ = [
-    "HMC", "SGD", "SGHMC", "SGLD", "AlteredSGHMC", "Ensemble", "Laplace", "LastLayerVI",
+    "HMC", "SGD", "SGHMC", "SGLD", "AlteredSGHMC", "Ensemble", "Laplace", "LastLayerVI", "register",
 ]  # fmt: skip
 
 

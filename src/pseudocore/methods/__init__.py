@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pseudocore.core.registry import lazy_attribute
+from pseudocore.core.registry import lazy_attribute, methods
 
 if TYPE_CHECKING:
     from pseudocore.methods.bayes.bpc_cd import BPCContrastiveDivergence
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from pseudocore.methods.select.lcmat_s import LCMatS
     from pseudocore.methods.select.uncertainty import Entropy, LeastConfidence, Margin
     from pseudocore.methods.select.uniform import Uniform
+
+register = methods.register
+"""A decorator that enters a class of another package under a name."""
 
 INDEX = {
     "adacore": "select.adacore:AdaCore",
@@ -76,7 +79,7 @@ __all__ = [
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCReverseKL", "BPCWasserstein",
     "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting", "Full",
     "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter", "LCMatC",
-    "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "Margin", "Uniform",
+    "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "Margin", "Uniform", "register",
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pseudocore.core.registry import lazy_attribute
+from pseudocore.core.registry import lazy_attribute, models
 
 if TYPE_CHECKING:
     from pseudocore.models.alexnet import AlexNet
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pseudocore.models.resnet import ResNet10, ResNet18
     from pseudocore.models.vgg import VGG11, VGG16
     from pseudocore.models.wideresnet import WideResNet
+
+register = models.register
+"""A decorator that enters a class of another package under a name."""
 
 INDEX = {
     "alexnet": "alexnet:AlexNet",
@@ -33,7 +36,7 @@ INDEX = {
 
 __all__ = [
     "MLP", "VGG11", "VGG16", "AlexNet", "ConvNet", "ConvNetWide", "DenseNet121", "FlatModel",
-    "InceptionV3", "Linear", "ResNet10", "ResNet18", "WideResNet",
+    "InceptionV3", "Linear", "ResNet10", "ResNet18", "WideResNet", "register",
 ]  # fmt: skip
 
 

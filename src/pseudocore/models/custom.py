@@ -32,14 +32,12 @@ def described(network: Any) -> tuple[dict[str, Any], Any]:
     """The fields of a setup for a network, and the network itself where they cannot rebuild it.
 
     Args:
-        network: A name, a registered model (`ConvNet(width=32)`), an `nn.Module`, a function that
-            makes one, or None.
+        network: A registered model (`ConvNet(width=32)`), an `nn.Module`, or a function that makes
+            one.
 
     Returns:
         Fields of a setup, and what to pass to `load`, or None.
     """
-    if network is None or isinstance(network, str):
-        return ({} if network is None else {"model": network}), None
     if models.has_class(type(network)):
         config.check(network)
         return {"model": models.name_of(network), **config.to_dict(network)}, None

@@ -19,7 +19,7 @@ from pseudocore.core.config import Count, NonNegative, Positive
 from pseudocore.core.problem import label_log_likelihood
 from pseudocore.objectives.initial import PointSettings
 from pseudocore.objectives.pool import mean_squared_error
-from pseudocore.training.optimisers import adam_each
+from pseudocore.training.optimisers import adam, tree_map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,7 @@ def step(
         return value, (value.detach(), log_probs.detach())
 
     gradient, (value, log_probs) = grad(with_aux, has_aux=True)(learned)
-    new, moments = adam_each(learned, gradient, moments, step_sizes)
+    change, moments = adam(gradient, moments, step_sizes)
+    new = tree_map(torch.sub, learned, change)
     accuracy = (log_probs.argmax(1) == y).to(value.dtype).mean()
     return new, moments, RegressionInfo(value, accuracy, new.log_scale.exp())

@@ -96,9 +96,7 @@ def test_float_images_stay_in_pixel_units(tmp_path: Path) -> None:
 def test_nan_and_infinity_are_counted(tmp_path: Path, shape: tuple[int, ...]) -> None:
     x = RANDOM.uniform(size=shape)
     x[1].flat[0], x[4].flat[2] = np.nan, np.inf
-    with pytest.raises(
-        DataError, match="2 of 6 inputs of the train split of 'set' hold NaN or infinite"
-    ):
+    with pytest.raises(DataError, match="train split of 'set': 2 of 6 inputs hold NaN or infinite"):
         loaded(tmp_path, x, RANDOM.uniform(size=(2, *shape[1:])))
 
 
@@ -169,7 +167,7 @@ def test_a_missing_test_set_is_split_off(tmp_path: Path) -> None:
 def test_features_too_large_for_float32_get_one_complaint(tmp_path: Path) -> None:
     """And no warning of numpy's before it, which would be an error here."""
     with pytest.raises(
-        DataError, match="1 of 6 inputs of the train split of 'set' hold NaN or infinite values"
+        DataError, match="train split of 'set': 1 of 6 inputs hold NaN or infinite values"
     ):
         load(
             saved(

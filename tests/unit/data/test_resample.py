@@ -151,6 +151,7 @@ def test_compiled_gradients_are_those_same_kernels() -> None:
     def along(x: Tensor, draw: Draw) -> Tensor:
         return twice(lambda x: change.apply(x, draw), x)
 
+    torch.compiler.allow_in_graph(resample.rotate)  # type: ignore[no-untyped-call]
     compiled = torch.compile(along, fullgraph=True, dynamic=False, backend=backend)
     for place in range(len(OPERATIONS)):
         chosen = draw._replace(operation=torch.tensor(place))

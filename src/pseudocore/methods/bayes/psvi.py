@@ -63,7 +63,7 @@ from pseudocore.objectives import small_models
 from pseudocore.objectives.initial import Initial, PointSettings, initial_inputs
 from pseudocore.objectives.small_models import Gaussian, Quadratic, SmallModel, Softmax, expand
 from pseudocore.selection.greedy import check_num
-from pseudocore.training.optimisers import adam, cosine, start_each
+from pseudocore.training.optimisers import adam, cosine, start
 
 MAX_PARAMETERS = 3000
 """Limit on the model's parameters, whose covariance is factored at every step."""
@@ -256,7 +256,7 @@ def _begin(method: PSVI, model: SmallModel, data: Examples, points: Points, rng:
     if method.covariance == "moments":
         expansion = expand(model, *every, posterior(every).mean)
     x, y, weight = points
-    moments = start_each(Points(x.flatten(1), y if y.is_floating_point() else weight, weight))
+    moments = start(Points(x.flatten(1), y if y.is_floating_point() else weight, weight))
     return PSVIState(points, mode, moments, root, expansion, weight.new_zeros(()))
 
 

@@ -57,7 +57,7 @@ from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
 from pseudocore.objectives.network_kernels import own_features
 from pseudocore.objectives.pool import Pool, PoolSettings
-from pseudocore.training.optimisers import cosine, start_each, tree_map
+from pseudocore.training.optimisers import cosine, start, tree_map
 
 
 class VBPCLearned(NamedTuple):
@@ -110,7 +110,7 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
         learned = VBPCLearned(x, targets, numbers[0], numbers[1])
         networks = pool.fill(problem, rng("pool"), size=self.pool_size, max_age=self.max_age)
-        return VBPCState(learned, learned, start_each(learned), networks, x.new_zeros(()))
+        return VBPCState(learned, learned, start(learned), networks, x.new_zeros(()))
 
     def step(
         self, problem: Problem, state: VBPCState, rng: Rng

@@ -44,7 +44,7 @@ from pseudocore.objectives import kernel_regression, multiformation
 from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
 from pseudocore.objectives.network_kernels import DenseKernel, Kernel, feature_kernel
-from pseudocore.training.optimisers import cosine, start_each
+from pseudocore.training.optimisers import cosine, start
 
 
 class KIPLearned(NamedTuple):
@@ -81,7 +81,7 @@ class KIP(ImageSettings, RegressionSettings):
         )
         targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
         learned = KIPLearned(x, targets, x.new_full((), self.logit_scale).log())
-        return KIPState(learned, start_each(learned), x.new_zeros(()))
+        return KIPState(learned, start(learned), x.new_zeros(()))
 
     def step(self, problem: Problem, state: KIPState, rng: Rng) -> tuple[KIPState, RegressionInfo]:
         index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)

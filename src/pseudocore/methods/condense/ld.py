@@ -53,7 +53,7 @@ from pseudocore.objectives.initial import balanced_indices
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings, centred
 from pseudocore.objectives.network_kernels import feature_kernel
 from pseudocore.objectives.pool import Pool, PoolSettings
-from pseudocore.training.optimisers import Moments, adam, cosine, start, start_each
+from pseudocore.training.optimisers import Moments, adam, cosine, start
 
 
 class LDState(NamedTuple):
@@ -148,7 +148,7 @@ class LabelDistillationRidge(RegressionSettings, PoolSettings):
         y = centred(problem.train_y[index], problem.num_classes, problem.dtype)
         learned = LDRidgeLearned(y, y.new_full((), self.logit_scale).log())
         networks = pool.fill(problem, rng("pool"), size=self.pool_size, max_age=self.max_age)
-        return LDRidgeState(learned, start_each(learned), networks, index, y.new_zeros(()))
+        return LDRidgeState(learned, start(learned), networks, index, y.new_zeros(()))
 
     def step(
         self, problem: Problem, state: LDRidgeState, rng: Rng
