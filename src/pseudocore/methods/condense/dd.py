@@ -40,7 +40,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.objectives import bilevel, multiformation, trajectory
+from pseudocore.objectives import bilevel, image_sgd, multiformation, trajectory
 from pseudocore.objectives.bilevel import UnrolledSettings
 from pseudocore.objectives.initial import ImageSettings
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
@@ -106,6 +106,6 @@ class DatasetDistillation(UnrolledSettings, ImageSettings):
 
     def coreset(self, problem: Problem, state: DDState) -> Coreset:
         inner_lr = state.learned.log_inner_lr.exp().item()
-        return trajectory.coreset(
+        return image_sgd.coreset(
             problem, state.learned.x, state.y, factor=self.formation, inner_lr=inner_lr
         )
