@@ -18,7 +18,7 @@ from pseudocore.data import preprocessing as whiten
 from pseudocore.models.convnet import ConvNetWide
 from pseudocore.models.dense import MLP
 from pseudocore.runtime.draws import Step, record
-from pseudocore.training import loop
+from pseudocore.training import experts
 from pseudocore.training.experts import Resident, Trainer, Training, default_group, train
 from pseudocore.training.losses import Loss, per_example
 
@@ -55,7 +55,6 @@ def shaken(x: Tensor, rng: Rng) -> Tensor:
 
 
 # --- losses
-# --------------------------------------------------------------------------------------------------
 
 
 @every_loss
@@ -107,7 +106,6 @@ def test_the_focal_loss_of_a_sure_and_right_network_keeps_its_digits() -> None:
 
 
 # --- training
-# --------------------------------------------------------------------------------------------------
 
 
 def by_torch(problem: Problem, training: Training, number: int, num_epochs: int) -> list[Tensor]:
@@ -266,7 +264,7 @@ def test_a_replayed_step_draws_from_each_experts_own_stream(group: int) -> None:
 
     expected = train(problem, Training(batch_size=500), num=4, num_epochs=2, group=group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "StepRunner", Replaying)
+        patch.setattr(experts, "StepRunner", Replaying)
         found = train(problem, Training(batch_size=500), num=4, num_epochs=2, group=group)
     assert replayed == 2 * 3 * -(-4 // group)
     assert torch.equal(found._rows, expected._rows)

@@ -1,5 +1,5 @@
-r"""The log-densities that samplers sample and optimisers climb: the project's log-posterior, exactly
-or estimated.
+r"""The log-densities that samplers sample and optimisers maximise: the log-posterior, exactly or
+estimated.
 
 $$ \log \pi(\theta \mid S) = \sum_m w_m \log p(y_m \mid x_m, \theta) + \log p(\theta) $$
 
@@ -11,12 +11,13 @@ Priors on $\theta$, each with one `scale` $\sigma$:
 
 | `prior` | log p(θ) up to a constant |
 |---|---|
-| `isotropic` | $-\lVert\theta\rVert^2 / 2\sigma^2$; in papers $\lambda\lVert\theta\rVert^2$, $\sigma = 1/\sqrt{2\lambda}$ |
-| `fan-in` | $-\sum_i n_i (\theta_i - c_i)^2 / 2\sigma^2$, where the layer of $\theta_i$ has $n_i$ inputs |
+| `isotropic` | $-\lVert\theta\rVert^2 / 2\sigma^2$ |
+| `fan-in` | $-\sum_i n_i (\theta_i - c_i)^2 / 2\sigma^2$ |
 | `unsquared` | $-M \lVert\theta\rVert / 2\sigma^2$ |
 
-With `fan-in` and $\sigma = 1$ every layer keeps its inputs' size; $c_i$ is 1 for the gain of a norm
-and 0 for all else.
+The papers' $\lambda\lVert\theta\rVert^2$ is `isotropic` with $\sigma = 1/\sqrt{2\lambda}$. With
+`fan-in` the layer of $\theta_i$ has $n_i$ inputs; at $\sigma = 1$ every layer keeps its inputs'
+size. $c_i$ is 1 for the gain of a norm and 0 for all else.
 
 Deviations: `unsquared` is what the authors of Kim et al. (2022) ran in place of the isotropic
 Gaussian their Algorithms 2 and 3 print: the norm is not squared and is multiplied by the number of

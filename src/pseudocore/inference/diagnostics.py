@@ -11,9 +11,9 @@ where the $\hat P_t = \hat\rho_{2t} + \hat\rho_{2t+1}$ are summed as long as the
 made to fall (Geyer 1992). R-hat and bulk ESS are of the draws' normal scores, tail ESS is of the
 indicators of the 5 % and 95 % quantiles.
 
-Functions are identified, weights are not: hidden units can be exchanged without changing a prediction, so
-chains may agree on every prediction and on no weight. Warnings therefore go by the predictions;
-random projections of theta are given beside them.
+Functions are identified, weights are not: hidden units can be exchanged without changing a
+prediction, so chains may agree on every prediction and on no weight. Warnings therefore go by the
+predictions; random projections of theta are given beside them.
 """
 
 import math
@@ -97,7 +97,7 @@ def ess_tail(values: Tensor) -> Tensor:
 
 
 def mixing(values: Tensor) -> Mixing:
-    """The worst of several quantities (draws, chains, quantities); nan with fewer than eight draws."""
+    """The worst of several quantities (draws, chains, quantities); nan below `MIN_DRAWS` draws."""
     if len(values) < MIN_DRAWS:
         return Mixing(math.nan, math.nan, math.nan)
     return Mixing(
@@ -134,40 +134,23 @@ def diagnose(predictive: Predictive, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B
 
 def warnings(diagnosis: Diagnosis) -> list[str]:
     """Sentences on what makes the predictions doubtful; empty when nothing does."""
-    found = []
-    r, bulk, _ = diagnosis.predictions
-    total = diagnosis.num_draws * diagnosis.num_chains
-    if diagnosis.num_draws < MIN_DRAWS:
-        found.append(
-            f"{diagnosis.num_draws} draws a chain are too few to say whether it has mixed; keep at "
-            f"least {MIN_DRAWS} (num_draws)"
-        )
-    if r > MAX_RHAT:
-        found.append(
-            f"the chains have not mixed: R-hat {r:.2f} on predictions; run longer (num_burn, "
-            "num_draws) or take longer trajectories"
-        )
-    if bulk < MIN_ESS:
-        found.append(
-            f"the {total} draws are worth {bulk:.0f} independent ones on predictions; keep more "
-            "(num_draws) or space them further"
-        )
-    if diagnosis.divergent:
-        found.append(
-            f"{diagnosis.divergent} of {total} trajectories diverged; lower the step size or raise "
-            "target_accept"
-        )
-    if diagnosis.stuck:
-        found.append(
-            f"{diagnosis.stuck} of {diagnosis.num_chains} chains accepted nothing; lower the step "
-            "size or burn in for longer"
-        )
-    if diagnosis.accept is not None and diagnosis.accept < MIN_ACCEPT:
-        found.append(
-            f"only {diagnosis.accept:.0%} of proposals were accepted; lower the step size, or burn "
-            "in for longer so that it adapts"
-        )
-    return found
+    num_draws, num_chains, (rhat, bulk, _) = diagnosis[:3]
+    total, accept = num_draws * num_chains, diagnosis.accept
+    sentences = {
+        f"{num_draws} draws a chain are too few to say whether it has mixed; keep at least "
+        f"{MIN_DRAWS} (num_draws)": num_draws < MIN_DRAWS,
+        f"the chains have not mixed: R-hat {rhat:.2f} on predictions; run longer (num_burn, "
+        "num_draws) or take longer trajectories": rhat > MAX_RHAT,
+        f"the {total} draws are worth {bulk:.0f} independent ones on predictions; keep more "
+        "(num_draws) or space them further": bulk < MIN_ESS,
+        f"{diagnosis.divergent} of {total} trajectories diverged; lower the step size or raise "
+        "target_accept": bool(diagnosis.divergent),
+        f"{diagnosis.stuck} of {num_chains} chains accepted nothing; lower the step size or burn "
+        "in for longer": bool(diagnosis.stuck),
+        f"only {accept or 0:.0%} of proposals were accepted; lower the step size, or burn in for "
+        "longer so that it adapts": accept is not None and accept < MIN_ACCEPT,
+    }
+    return [sentence for sentence, is_due in sentences.items() if is_due]
 
 
 def of_all_seeds(diagnoses: Sequence[Diagnosis]) -> list[str]:

@@ -14,7 +14,8 @@ searched on a grid through the eigenvalues of K.
 I$ of `laplace.py`, temperature T and the eigenvalues $\lambda_i$ of $UU^\top$, Laplace's
 approximation depends on the prior precision δ through
 
-$$ -\tfrac12 \Bigl[\sum_i \log(1 + \lambda_i / \delta) + \delta\lVert\hat\beta\rVert^2 / T\Bigr], \qquad
+$$ -\tfrac12 \Bigl[\sum_i \log(1 + \lambda_i / \delta)
+   + \delta\lVert\hat\beta\rVert^2 / T\Bigr], \qquad
    \delta^* \lVert\hat\beta\rVert^2 / T = \sum_i \lambda_i / (\lambda_i + \delta^*) $$
 
 (MacKay 1992): the right side falls with δ and the left one rises, so the optimum is unique, and
@@ -38,9 +39,7 @@ RIDGES = tuple(10 ** (-4 + place / 40) for place in range(241))
 
 
 class Relative(NamedTuple):
-    """Hyper-parameters relative to the mean squared feature norm k̄, as `parts.gaussian.fit` takes
-    them.
-    """
+    """Hyper-parameters relative to the mean squared feature norm k̄."""
 
     ridge: float
     prior_variance: float
@@ -66,9 +65,7 @@ def best_gaussian(
     given.
     """
     values, energy, typical, num_classes = _spectral(features, y, weight)
-    ridges = torch.tensor(
-        [ridge] if ridge is not None else RIDGES, dtype=values.dtype, device=values.device
-    )
+    ridges = values.new_tensor(RIDGES if ridge is None else [ridge])
     shifted = values + ridges[:, None] * typical  # (ridges, M)
     num = len(values) * num_classes
     energies = (energy / shifted).sum(1)  # s(r)

@@ -79,7 +79,7 @@ class HeadPosterior(NamedTuple):
 @inferences.register("laplace", kind="laplace", paper="Daxberger et al. 2021, arXiv 2106.14806")
 @dataclass(frozen=True, kw_only=True)
 class Laplace:
-    """A trained network under a Gaussian over its last layer, from the exact curvature at the mode."""
+    """A trained network under a Gaussian over its last layer, from exact curvature at the mode."""
 
     num_steps: Count = 1000
     """Adam steps to the mode."""

@@ -1,9 +1,11 @@
 r"""Step sizes adapted during burn-in: dual averaging (Nesterov 2009) on the acceptance rate, as in
 Hoffman & Gelman (2014), §3.2.
 
-$$ \bar H_m = \left(1 - \tfrac1{m + t_0}\right)\bar H_{m-1} + \tfrac1{m + t_0}(\delta - \alpha_m), \quad
+$$ \bar H_m = \left(1 - \tfrac1{m + t_0}\right)\bar H_{m-1}
+   + \tfrac1{m + t_0}(\delta - \alpha_m), \quad
    \log \varepsilon_m = \mu - \tfrac{\sqrt m}{\gamma} \bar H_m, \quad
-   \log \bar\varepsilon_m = m^{-\kappa} \log \varepsilon_m + (1 - m^{-\kappa}) \log \bar\varepsilon_{m-1} \tag{5, 6} $$
+   \log \bar\varepsilon_m = m^{-\kappa} \log \varepsilon_m
+   + (1 - m^{-\kappa}) \log \bar\varepsilon_{m-1} \tag{5, 6} $$
 
 with $\mu = \log 10\varepsilon_1$, target acceptance $\delta$ and observed acceptance $\alpha_m$.
 Every chain adapts its own.

@@ -19,7 +19,7 @@ from pseudocore.core.config import Count, NonNegative, Positive
 from pseudocore.core.problem import label_log_likelihood
 from pseudocore.objectives.initial import PointSettings
 from pseudocore.objectives.last_layer_gaussian import mean_squared_error
-from pseudocore.training.optimisers import adam_each
+from pseudocore.training.optimisers import adam, tree_map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,7 @@ def centred(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def regress(gram: Tensor, cross: Tensor, y: Tensor, *, ridge: float) -> Tensor:
-    """Predictions (n, classes) from kernels (M, M) and (n, M) and targets (M, classes); NaN where
-    rounding makes the matrix indefinite.
-    """
+    """Predictions (n, classes) from kernels and targets; NaN where the Cholesky factor fails."""
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     cholesky, failed = torch.linalg.cholesky_ex(gram + ridge * gram.diagonal().mean() * identity)
     cholesky = torch.where(failed == 0, cholesky, torch.nan)  # a failed factor may look like one
@@ -91,6 +89,7 @@ def step(
         return value, (value.detach(), log_probs.detach())
 
     gradient, (value, log_probs) = grad(with_aux, has_aux=True)(learned)
-    new, moments = adam_each(learned, gradient, moments, step_sizes)
+    change, moments = adam(gradient, moments, step_sizes)
+    new = tree_map(torch.sub, learned, change)
     accuracy = (log_probs.argmax(1) == y).to(value.dtype).mean()
     return new, moments, RegressionInfo(value, accuracy, new.log_scale.exp())

@@ -17,7 +17,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.objectives.last_layer_gaussian import mean_squared_error
 from pseudocore.runtime import autodiff
-from pseudocore.training.optimisers import Moments, adam, start
+from pseudocore.training.optimisers import Moments, adam, start, tree_map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,12 @@ class PoolSettings:
 
 
 class Pool(NamedTuple):
-    theta: Tensor  # (networks, parameters)
-    moments: Moments  # rows beside theta's; steps (networks, 1)
-    age: Tensor  # (networks,) steps until now, as if trained from the beginning
+    theta: Tensor
+    """(networks, parameters)"""
+    moments: Moments
+    """Of Adam, in rows like theta's; steps (networks, 1)."""
+    age: Tensor
+    """Steps of training, as if trained from the beginning, (networks,)."""
 
 
 def fill(problem: Problem, rng: Rng, *, size: int, max_age: int) -> Pool:
@@ -47,7 +50,7 @@ def fill(problem: Problem, rng: Rng, *, size: int, max_age: int) -> Pool:
 
 
 def pick(pool: Pool, rng: Rng) -> Tensor:
-    """A random network's place in the pool, (1,), on its device."""
+    """The place of a random network in the pool, (1,), on its device."""
     return rng.integers(len(pool.age), 1, device=pool.age.device)
 
 
@@ -62,11 +65,10 @@ def advance(
     step_size: float,
     max_age: int,
 ) -> Pool:
-    """The pool after one Adam step on squared error of the network at `place`, replaced by a fresh
-    one when old enough.
+    """The pool after one Adam step on squared error of the network at `place`, which is replaced by
+    a fresh one when it reaches `max_age`.
     """
-    theta = pool.theta.index_select(0, place)
-    moments = Moments(*(part.index_select(0, place) for part in pool.moments))
+    theta, moments, age = tree_map(lambda part: part.index_select(0, place), pool)
 
     def loss(theta: Tensor) -> Tensor:
         with problem.fast():
@@ -75,19 +77,10 @@ def advance(
 
     gradient = autodiff.grad(loss)(theta[0])
     change, moments = adam(gradient.unsqueeze(0), moments, step_size)
-    age = pool.age.index_select(0, place) + 1
-    keep = (age < max_age).unsqueeze(
-        1
-    )  # a tensor, not a branch: a captured graph must take both ways
+    keep = age + 1 < max_age  # a tensor, not a branch: a captured graph must take both
     fresh = problem.model.init(rng, num=1, device=problem.device, dtype=problem.dtype)
-    theta = torch.where(keep, theta - change, fresh)
-    return Pool(
-        pool.theta.index_copy(0, place, theta),
-        Moments(
-            *(
-                whole.index_copy(0, place, part * keep)
-                for whole, part in zip(pool.moments, moments, strict=True)
-            )
-        ),
-        pool.age.index_copy(0, place, age * keep[:, 0]),
-    )
+    theta = torch.where(keep[:, None], theta - change, fresh)
+    moments = tree_map(lambda part: part * keep[:, None], moments)
+    one = Pool(theta, moments, (age + 1) * keep)
+    after: Pool = tree_map(lambda whole, part: whole.index_copy(0, place, part), pool, one)
+    return after

@@ -29,7 +29,9 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.runtime import Compile, autodiff
+from pseudocore.runtime.draws import Step
 from pseudocore.runtime.execution import map_independent, parallel_passes
+from pseudocore.runtime.steps import StepRunner
 from pseudocore.store.expert_folder import Expert, ExpertFolder, Storage, traits
 from pseudocore.training.loop import TrainingLoop, TrainingState, epoch_of_several
 from pseudocore.training.losses import Loss, per_example
@@ -82,14 +84,8 @@ class Trainer:
         self.expected_epochs = 0
         """Calls of `epoch` to come, as far as known: they decide whether compiling pays."""
         self._rng = Rng(seed)("experts")
-        self.loop = TrainingLoop(
-            self._gradient,
-            self._optimiser,
-            problem,
-            compile=compile,
-            expected_steps=self._expected_steps,
-            repeats_passes=parallel_passes(problem) > 1,
-        )
+        self._compile: Compile = compile
+        self.loop = TrainingLoop(self._gradient, self._optimiser, problem, self._runner)
 
     def start(self, numbers: Sequence[int]) -> ExpertState:
         """Experts before the first epoch."""
@@ -154,9 +150,11 @@ class Trainer:
         gradient = decayed(gradient, theta, training.weight_decay)
         return sgd(gradient, velocity, training.lr, momentum=training.momentum)
 
-    def _expected_steps(self, batch_size: int) -> int:
+    def _runner(self, step: Step, batch_size: int) -> StepRunner:
         is_full = batch_size == self.training.batch_size
-        return self.expected_epochs * (self.problem.num_train // batch_size if is_full else 1)
+        steps = self.expected_epochs * (self.problem.num_train // batch_size if is_full else 1)
+        repeats_passes = parallel_passes(self.problem) > 1
+        return StepRunner(step, self.problem, self._compile, steps, repeats_passes=repeats_passes)
 
 
 def default_group(problem: Problem) -> int:

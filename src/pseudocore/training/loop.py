@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.runtime import Compile
+from pseudocore.runtime.draws import Step
 from pseudocore.runtime.steps import StepRunner
 
 Gradient = Callable[[Tensor, Tensor, Rng], tuple[Tensor, Any]]
@@ -35,8 +35,7 @@ class TrainingState(NamedTuple):
 class TrainingLoop:
     """Runs training steps, with one step runner per shape of batch: a captured step has fixed ones.
 
-    `expected_steps` is the number of steps to come, given the size of a batch; it decides whether
-    compiling pays.
+    `make_runner` makes a runner of a step, given the size of the batch.
     """
 
     def __init__(
@@ -44,16 +43,11 @@ class TrainingLoop:
         gradient: Gradient,
         optimiser: Optimiser,
         problem: Problem,
-        *,
-        compile: Compile = "auto",
-        expected_steps: Callable[[int], int] = lambda batch_size: 0,
-        repeats_passes: bool = False,
+        make_runner: Callable[[Step, int], StepRunner] | None = None,
     ) -> None:
         self.runners: dict[torch.Size, StepRunner] = {}
-        self._gradient, self._optimiser, self._problem = gradient, optimiser, problem
-        self._compile: Compile = compile
-        self._expected_steps = expected_steps
-        self._repeats_passes = repeats_passes
+        self._gradient, self._optimiser = gradient, optimiser
+        self._make_runner = make_runner or (lambda step, _: StepRunner(step, problem))
 
     def steps(
         self, state: TrainingState, batches: Iterable[tuple[Tensor | None, Rng]]
@@ -66,21 +60,13 @@ class TrainingLoop:
         for points, rng in batches:
             if points is not None:
                 state = state._replace(points=points)
-            state, info = self._runner(state.points.shape)(state, rng)
+            shape = state.points.shape
+            if shape not in self.runners:
+                self.runners[shape] = self._make_runner(self._step, shape[-1])
+            state, info = self.runners[shape](state, rng)
             yield state, info
 
-    def _runner(self, shape: torch.Size) -> StepRunner:
-        if shape not in self.runners:
-            self.runners[shape] = StepRunner(
-                self._step,
-                self._problem,
-                self._compile,
-                self._expected_steps(shape[-1]),
-                repeats_passes=self._repeats_passes,
-            )
-        return self.runners[shape]
-
-    def _step(self, problem: Problem, state: TrainingState, rng: Rng) -> tuple[TrainingState, Any]:
+    def _step(self, _: Problem, state: TrainingState, rng: Rng) -> tuple[TrainingState, Any]:
         gradient, info = self._gradient(state.theta, state.points, rng)
         change, moments = self._optimiser(gradient, state.moments, state.theta)
         return TrainingState(state.theta - change, moments, state.points), info

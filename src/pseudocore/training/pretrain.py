@@ -1,5 +1,5 @@
-r"""A network trained on the whole training set, of which selectors use the features, predictions and
-last-layer gradients.
+r"""A network trained on the whole training set, whose features, predictions and last-layer
+gradients selectors use.
 
 Epochs of mini-batches in a random order, by Adam or by SGD with Nesterov momentum and weight decay,
 

@@ -32,6 +32,7 @@ Deviations:
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from pseudocore.core.config import Positive
@@ -39,10 +40,10 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.objectives import bilevel, multiformation, trajectory
+from pseudocore.objectives import bilevel, image_sgd, multiformation, trajectory
 from pseudocore.objectives.bilevel import UnrolledSettings
 from pseudocore.objectives.initial import ImageSettings
-from pseudocore.training.optimisers import adam_each, cosine, start_each
+from pseudocore.training.optimisers import adam, cosine, start, tree_map
 
 
 class DDLearned(NamedTuple):
@@ -64,9 +65,7 @@ class DDInfo(NamedTuple):
     gradient_norm: Tensor
     """Norm of its gradient in the images."""
     mean_abs: Tensor
-    """Mean absolute network input, about .8 for real images; it grows without bound when `image_lr`
-    is too large.
-    """
+    """Mean absolute network input, about .8 for real images; explodes if `image_lr` is large."""
     inner_lr: Tensor
     """Step size of the students' training, after the step."""
 
@@ -84,7 +83,7 @@ class DatasetDistillation(UnrolledSettings, ImageSettings):
             problem, self.per_class, self.initial, rng("images"), factor=self.formation
         )
         learned = DDLearned(x.new_full((), self.inner_lr).log(), x)
-        return DDState(learned, start_each(learned), y, x.new_zeros(()))
+        return DDState(learned, start(learned), y, x.new_zeros(()))
 
     def step(self, problem: Problem, state: DDState, rng: Rng) -> tuple[DDState, DDInfo]:
         inner_lr, x = state.learned.log_inner_lr.exp(), state.learned.x
@@ -100,12 +99,13 @@ class DatasetDistillation(UnrolledSettings, ImageSettings):
         gradient = DDLearned(pulled.step_size * inner_lr, pulled.x)  # D2
         decay = cosine(state.step, self.num_steps)
         rates = decay * self.inner_lr_lr, decay * self.image_lr
-        new, moments = adam_each(state.learned, gradient, state.moments, rates)
+        change, moments = adam(gradient, state.moments, rates)
+        new = tree_map(torch.sub, state.learned, change)
         info = DDInfo(pulled.value, pulled.x.norm(), new.x.abs().mean(), new.log_inner_lr.exp())
         return DDState(new, moments, state.y, state.step + 1), info
 
     def coreset(self, problem: Problem, state: DDState) -> Coreset:
         inner_lr = state.learned.log_inner_lr.exp().item()
-        return trajectory.coreset(
+        return image_sgd.coreset(
             problem, state.learned.x, state.y, factor=self.formation, inner_lr=inner_lr
         )

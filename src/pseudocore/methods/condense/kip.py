@@ -44,7 +44,7 @@ from pseudocore.objectives import kernel_regression, multiformation
 from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
 from pseudocore.objectives.network_kernels import DenseKernel, Kernel, feature_kernel
-from pseudocore.training.optimisers import cosine, start_each
+from pseudocore.training.optimisers import cosine, start
 
 
 class KIPLearned(NamedTuple):
@@ -65,13 +65,9 @@ class KIP(ImageSettings, RegressionSettings):
     """Kernel inducing points."""
 
     image_lr: Positive = 0.01
-    """Adam's step size on images (in normalised units) and on the logit scale; falls to 0 along a
-    cosine.
-    """
+    """Adam's step size on (normalised) images and the logit scale; falls to 0 along a cosine."""
     kernel: Literal["features", "ntk", "nngp"] = "features"
-    """Features of random networks of the problem's own architecture, or one of the closed forms of
-    a wide fully-connected network.
-    """
+    """Features of random networks of the model, or closed forms of wide fully-connected ones."""
     kernel_depth: Count = 3
     """Hidden layers of the fully-connected network."""
     bias_variance: Positive = 0.01
@@ -85,7 +81,7 @@ class KIP(ImageSettings, RegressionSettings):
         )
         targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
         learned = KIPLearned(x, targets, x.new_full((), self.logit_scale).log())
-        return KIPState(learned, start_each(learned), x.new_zeros(()))
+        return KIPState(learned, start(learned), x.new_zeros(()))
 
     def step(self, problem: Problem, state: KIPState, rng: Rng) -> tuple[KIPState, RegressionInfo]:
         index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
