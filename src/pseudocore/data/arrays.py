@@ -1,4 +1,5 @@
-"""Arrays in memory, and NumPy archives of `train_x, train_y, test_x, test_y`, or `X, y, Xt, yt`, with or without the test half.
+"""Arrays in memory, and NumPy archives of `train_x, train_y, test_x, test_y`, or `X, y, Xt, yt`,
+with or without the test half.
 
 Images are uint8 (n, height, width), (n, height, width, channels) or (n, channels, height, width);
 features are (n, d) numbers. Optional arrays: `class_names`, texts; `layout`, "NCHW" or "NHWC",
@@ -42,7 +43,8 @@ def dataset(
 
     Args:
         x: Training inputs, numpy or torch: images as uint8 or as floats from 0 to 1, (n, height,
-            width), (n, height, width, channels) or (n, channels, height, width); or features (n, d).
+            width), (n, height, width, channels) or (n, channels, height, width); or features
+            (n, d).
         y: Integer labels (n,).
         test: Test inputs and labels. Defaults to a fifth of the training set.
         name: What to call it.
@@ -74,11 +76,8 @@ def read_npz(path: Path, name: str) -> Dataset:
 
 def write_npz(path: Path, dataset: Dataset) -> None:
     """The inverse of `read_npz`; whole or not at all, also when two processes write at once."""
-    arrays = {
-        f"{part}_{key}": tensor.numpy()
-        for part, examples in (("train", dataset.train), ("test", dataset.test))
-        for key, tensor in examples._asdict().items()
-    }
+    arrays = {f"train_{key}": value.numpy() for key, value in dataset.train._asdict().items()}
+    arrays |= {f"test_{key}": value.numpy() for key, value in dataset.test._asdict().items()}
     if dataset.is_images:
         arrays["layout"] = np.array("NCHW")
     if dataset.class_names:
@@ -93,15 +92,11 @@ def write_npz(path: Path, dataset: Dataset) -> None:
 def _from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Dataset:
     keys = next((keys for keys in _SPELLINGS if keys[0] in arrays and keys[1] in arrays), None)
     if keys is None:
-        raise _unfit(
-            where,
-            f"has arrays {sorted(arrays)}; train_x, train_y, test_x, test_y (or X, y, Xt, yt) are needed",
-        )
+        needed = "train_x, train_y, test_x, test_y (or X, y, Xt, yt) are needed"
+        raise _unfit(where, f"has arrays {sorted(arrays)}; {needed}")
     if (keys[2] in arrays) != (keys[3] in arrays):
-        raise _unfit(
-            where,
-            f"has only one of {keys[2]} and {keys[3]}; give both, or neither to have a test set split off",
-        )
+        advice = "give both, or neither to have a test set split off"
+        raise _unfit(where, f"has only one of {keys[2]} and {keys[3]}; {advice}")
     layout = str(arrays["layout"]) if "layout" in arrays else None
     x = [_inputs(arrays[key], f"{key} of {where}", layout) for key in keys[::2] if key in arrays]
     y = [_labels(arrays[key], f"{key} of {where}") for key in keys[1::2] if key in arrays]
@@ -140,10 +135,8 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         reason = str(error)
         if "pickle" in reason:  # numpy's advice is to load it unsafely
             reason = "it holds Python objects" if zipfile.is_zipfile(path) else "it is no archive"
-        raise _unfit(
-            path,
-            f"cannot be read as an npz archive of plain arrays ({reason}); numpy.savez writes one",
-        ) from error
+        message = f"cannot be read as an npz archive of plain arrays ({reason})"
+        raise _unfit(path, f"{message}; numpy.savez writes one") from error
 
 
 def _inputs(x: np.ndarray, what: str, layout: str | None) -> Tensor:
@@ -165,11 +158,8 @@ def _inputs(x: np.ndarray, what: str, layout: str | None) -> Tensor:
 
 def _check_range(values: np.ndarray, high: int, what: str) -> None:
     if values.size and (values.min() < 0 or values.max() > high):
-        raise _unfit(
-            what,
-            f"runs from {values.min():g} to {values.max():g}; whole-number images must lie in 0..255 "
-            "and float images in 0..1",
-        )
+        allowed = "whole-number images must lie in 0..255 and float images in 0..1"
+        raise _unfit(what, f"runs from {values.min():g} to {values.max():g}; {allowed}")
 
 
 def _channels_first(x: np.ndarray, what: str, layout: str | None) -> np.ndarray:
@@ -180,11 +170,9 @@ def _channels_first(x: np.ndarray, what: str, layout: str | None) -> np.ndarray:
     first, last = x.shape[1] in (1, 3), x.shape[3] in (1, 3)
     if layout is None and first == last:
         which = "both the second and" if first else "neither the second nor"
-        raise _unfit(
-            what,
-            f"has shape {x.shape}, where {which} the last axis could be 1 or 3 channels; add an array "
-            "layout = 'NCHW' or 'NHWC'",
-        )
+        which = f"{which} the last axis could be 1 or 3 channels"
+        advice = "add an array layout = 'NCHW' or 'NHWC'"
+        raise _unfit(what, f"has shape {x.shape}, where {which}; {advice}")
     return x.transpose(0, 3, 1, 2) if layout == "NHWC" or (layout is None and last) else x
 
 

@@ -1,5 +1,4 @@
-"""Data sets that need no files of the user's: digits, which ship with the package, and two generated
-sets in the plane.
+"""Data sets that need no files: digits, which ship with the package, and two generated sets.
 
 The digits are the 1,797 8×8 images of the *Optical Recognition of Handwritten Digits* test set (E.
 Alpaydin and C. Kaynak, 1998, UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0) as
@@ -32,25 +31,20 @@ def digits() -> Dataset:
 
 
 def logistic(num: int = 200, num_test: int = 200, seed: int = 0) -> Dataset:
-    """Two-dimensional logistic regression: x ~ N(0, I), p(y = 1 | x) = sigmoid(x·θ) with θ = (2,
-    −1).
-    """
+    """Logistic regression in the plane: x ~ N(0, I), p(y = 1 | x) = sigmoid(x·θ), θ = (2, −1)."""
     _check_sizes(num, num_test)
 
     def draw(num: int, rng: Rng) -> Examples:
         x = rng("inputs").normal(num, 2)
-        return Examples(
-            x, (rng("labels").uniform(num) < (x @ torch.tensor([2.0, -1.0])).sigmoid()).long()
-        )
+        probability = (x @ torch.tensor([2.0, -1.0])).sigmoid()
+        return Examples(x, (rng("labels").uniform(num) < probability).long())
 
     rng = Rng(seed)("logistic")
     return Dataset("logistic", draw(num, rng("train")), draw(num_test, rng("test")), 2)
 
 
 def moons(num: int = 200, num_test: int = 200, noise: float = 0.1, seed: int = 0) -> Dataset:
-    """Two interleaved half circles with Gaussian noise: features (n, 2), classes 0 (upper) and 1
-    (lower).
-    """
+    """Two interleaved half circles with Gaussian noise: (n, 2), classes upper and lower."""
     _check_sizes(num, num_test)
 
     def draw(num: int, rng: Rng) -> Examples:
@@ -62,16 +56,11 @@ def moons(num: int = 200, num_test: int = 200, noise: float = 0.1, seed: int = 0
         return Examples(x + noise * rng("noise").normal(num, 2), y)
 
     rng = Rng(seed)("moons")
-    return Dataset(
-        "moons", draw(num, rng("train")), draw(num_test, rng("test")), 2, ("upper", "lower")
-    )
+    train, test = draw(num, rng("train")), draw(num_test, rng("test"))
+    return Dataset("moons", train, test, 2, ("upper", "lower"))
 
 
 def _check_sizes(num: int, num_test: int) -> None:
     if num < 2 or num_test < 1:
-        raise ConfigError(
-            f"at least 2 training and 1 test points are needed, not {num} and {num_test}",
-            code="out-of-range",
-            num=num,
-            num_test=num_test,
-        )
+        message = f"at least 2 training and 1 test points are needed, not {num} and {num_test}"
+        raise ConfigError(message, code="out-of-range")

@@ -1,5 +1,5 @@
-"""Sets as their authors distribute them: MNIST-style idx files, CIFAR-10 and CIFAR-100 (fine labels) in
-the binary and the Python version, and SVHN's cropped digits.
+"""Sets as their authors distribute them: MNIST-style idx files, CIFAR-10 and CIFAR-100 (fine
+labels) in the binary and the Python version, and SVHN's cropped digits.
 """
 
 import gzip
@@ -76,7 +76,7 @@ def _idx_path(folder: Path, file: str) -> Path:
 
 
 def _read_idx(folder: Path, file: str) -> np.ndarray:
-    """Bytes 0, 0, 8 (for unsigned bytes) and the number of axes; one 32-bit size per axis; values."""
+    """Bytes 0, 0, 8 (unsigned bytes) and the number of axes; a 32-bit size per axis; values."""
     path = existing(_idx_path(folder, file), f"an idx folder holds {', '.join(IDX_FILES)}")
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -91,9 +91,8 @@ def _read_idx(folder: Path, file: str) -> np.ndarray:
     shape = tuple(np.frombuffer(content, ">u4", num_axes, offset=4).tolist())
     expected = header + int(np.prod(shape, dtype=object))
     if len(content) != expected:
-        raise damaged(
-            path, f"has {len(content)} bytes, but its header says {shape}, that is {expected}"
-        )
+        message = f"has {len(content)} bytes, but its header says {shape}, that is {expected}"
+        raise damaged(path, message)
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 

@@ -43,14 +43,12 @@ def read_tiny_imagenet(folder: Path, name: str = "") -> Dataset:
         raise damaged(folder / "wnids.txt", "names no classes")
     train = _labelled([folder / "train" / wnid / "images" for wnid in wnids])
     test = _validation(folder / "val", wnids)
-    train_x, test_x = (_pixels([path for path, _ in part], grey=False) for part in (train, test))
-    return Dataset(
-        name or "tiny-imagenet",
-        Examples(train_x, _labels(train)),
-        Examples(test_x, _labels(test)),
-        len(wnids),
-        _words(folder, wnids),
+    train_set, test_set = (
+        Examples(_pixels([path for path, _ in part], grey=False), _labels(part))
+        for part in (train, test)
     )
+    words = _words(folder, wnids)
+    return Dataset(name or "tiny-imagenet", train_set, test_set, len(wnids), words)
 
 
 def is_class_folders(folder: Path) -> bool:
@@ -65,19 +63,12 @@ def read_class_folders(folder: Path, name: str) -> Dataset:
     if top.is_dir():
         held_out = next((folder / p for p in ("test", "val") if (folder / p).is_dir()), None)
         if held_out is None:
-            raise DataError(
-                f"{folder} has a train folder but no test or val folder beside it",
-                code="missing-test-set",
-                path=folder,
-            )
+            message = f"{folder} has a train folder but no test or val folder beside it"
+            raise DataError(message, code="missing-test-set", path=folder)
         classes = _class_names(top)
         if unknown := sorted(set(_class_names(held_out)) - set(classes)):
-            raise DataError(
-                f"{held_out} has a class {unknown[0]!r} that {top} does not have",
-                code="unknown-class",
-                path=held_out,
-                class_name=unknown[0],
-            )
+            message = f"{held_out} has a class {unknown[0]!r} that {top} does not have"
+            raise DataError(message, code="unknown-class", path=held_out)
         train = _labelled([top / word for word in classes])
         words = [word for word in classes if (held_out / word).is_dir()]
         test = _labelled([held_out / word for word in words], list(map(classes.index, words)))
@@ -86,13 +77,8 @@ def read_class_folders(folder: Path, name: str) -> Dataset:
         train, test = _split(_labelled([folder / word for word in classes]))
     pixels = _pixels([path for path, _ in train + test])
     x = pixels.split_with_sizes([len(train), len(test)])
-    return Dataset(
-        name,
-        Examples(x[0], _labels(train)),
-        Examples(x[1], _labels(test)),
-        len(classes),
-        tuple(classes),
-    )
+    train_set, test_set = Examples(x[0], _labels(train)), Examples(x[1], _labels(test))
+    return Dataset(name, train_set, test_set, len(classes), tuple(classes))
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -112,11 +98,8 @@ def _labelled(folders: Sequence[Path], labels: Sequence[int] | None = None) -> L
     for folder, label in zip(folders, labels or range(len(folders)), strict=True):
         paths = sorted(filter(_is_picture, folder.iterdir())) if folder.is_dir() else []
         if not paths:
-            raise DataError(
-                f"{folder} holds no .png, .jpg or .jpeg pictures; every class needs some",
-                code="empty-class",
-                path=folder,
-            )
+            message = f"{folder} holds no .png, .jpg or .jpeg pictures; every class needs some"
+            raise DataError(message, code="empty-class", path=folder)
         pictures += [(path, label) for path in paths]
     return pictures
 
@@ -127,12 +110,9 @@ def _split(pictures: Labelled) -> tuple[Labelled, Labelled]:
         own = sorted(group, key=lambda picture: _hash(picture[0]))
         num_test = max(1, round(TEST_FRACTION * len(own)))
         if num_test == len(own):
-            raise DataError(
-                f"{own[0][0].parent} holds only {len(own)} picture; a class needs two, one to train "
-                "and one to test on",
-                code="too-few-pictures",
-                path=own[0][0].parent,
-            )
+            folder = own[0][0].parent
+            message = f"{folder} holds only {len(own)} picture; a class needs two, one to test on"
+            raise DataError(message, code="too-few-pictures", path=folder)
         test += sorted(own[:num_test])
     held_out = set(test)
     return [picture for picture in pictures if picture not in held_out], test
@@ -181,13 +161,9 @@ def _pixels(paths: Sequence[Path], *, grey: bool | None = None) -> torch.Tensor:
     modes, sizes = zip(*map(_header, paths), strict=True)
     odd = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
     if odd is not None:
-        (width, height), (other_width, other_height) = sizes[0], sizes[odd]
-        raise DataError(
-            f"pictures must have one size, but {paths[0]} is {width}x{height} and {paths[odd]} is "
-            f"{other_width}x{other_height}; resize them first",
-            code="mixed-sizes",
-            path=paths[odd],
-        )
+        first, other = (f"{paths[i]} is {sizes[i][0]}x{sizes[i][1]}" for i in (0, odd))
+        message = f"pictures must have one size, but {first} and {other}; resize them first"
+        raise DataError(message, code="mixed-sizes", path=paths[odd])
     if grey is None:
         grey = all(mode in _GREY for mode in modes)
     width, height = sizes[0]
@@ -203,12 +179,8 @@ def _header(path: Path) -> tuple[str, tuple[int, int]]:
     with _opened(path) as image:
         mode, size = image.mode, image.size
     if mode not in _GREY + _COLOUR:
-        raise DataError(
-            f"{path} has pixels of Pillow mode {mode!r}; save it with 8 bits per channel",
-            code="unknown-mode",
-            path=path,
-            mode=mode,
-        )
+        message = f"{path} has pixels of Pillow mode {mode!r}; save it with 8 bits per channel"
+        raise DataError(message, code="unknown-mode", path=path)
     return mode, size
 
 

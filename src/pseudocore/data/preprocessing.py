@@ -5,7 +5,8 @@ standardised, flattened image z = (x − μ) / σ, with μ the mean of every pix
 deviation of every channel:
 
 $$ C = \tfrac1n \textstyle\sum_i z_i z_i^\top = U \operatorname{diag}(\lambda) U^\top, \qquad
-   \operatorname{zca}(x) = U \operatorname{diag}\big((\lambda + \varepsilon \bar\lambda)^{-1/2}\big) U^\top z $$
+   \operatorname{zca}(x)
+   = U \operatorname{diag}\big((\lambda + \varepsilon \bar\lambda)^{-1/2}\big) U^\top z $$
 
 with ε = `regularisation` and λ̄ the mean eigenvalue, so ε has no unit. The inverse is exact: the
 same product with (λ + ελ̄)^{+1/2}. Fitting streams over blocks and sums in float64: d² memory and
@@ -25,6 +26,7 @@ from pseudocore.core.registry import did_you_mean
 from pseudocore.core.types import Dataset, Preprocess
 
 Kind = Literal["none", "standard", "published", "zca"]
+Device = torch.device | str
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Identity:
 
 @dataclass(frozen=True, eq=False)
 class Standardise:
-    """(x − mean) / std, both shaped to broadcast over one input: (channels, 1, 1) or (features,)."""
+    """(x − mean) / std, shaped to broadcast over one input: (channels, 1, 1) or (features,)."""
 
     mean: Tensor
     std: Tensor
@@ -56,22 +58,15 @@ class Standardise:
         return x * self.std.to(x) + self.mean.to(x)
 
     def describe(self) -> dict[str, Any]:
-        if (
-            self.mean.ndim == 1
-        ):  # tabular data can have thousands of features, and `kind` is enough to fit again
+        if self.mean.ndim == 1:  # there may be thousands; `kind` can be fitted again
             return {"kind": self.kind, "num_features": len(self.mean)}
-        return {
-            "kind": self.kind,
-            "mean": self.mean.flatten().tolist(),
-            "std": self.std.flatten().tolist(),
-        }
+        mean, std = self.mean.flatten().tolist(), self.std.flatten().tolist()
+        return {"kind": self.kind, "mean": mean, "std": std}
 
 
 @dataclass(frozen=True, eq=False)
 class ZCA:
-    """The module's whitening; `mean` is one image, `std` (channels, 1, 1), both maps symmetric (d,
-    d).
-    """
+    """The module's whitening; `mean` is one image, `std` (channels, 1, 1), the maps (d, d)."""
 
     mean: Tensor
     std: Tensor
@@ -95,36 +90,30 @@ def make(
     kind: Kind,
     dataset: Dataset,
     *,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
     dtype: torch.dtype = torch.float32,
-    regularisation: float = 0.1,
 ) -> Preprocess:
-    """The preprocessing called `kind`, fitted on the training split, its tensors on `device` in
-    `dtype`.
-    """
+    """The preprocessing called `kind`, fitted on the training split."""
+    x = dataset.train.x
     if kind == "none":
         return Identity()
     if kind == "standard":
-        return fit_standardise(dataset.train.x, device=device, dtype=dtype)
+        return fit_standardise(x, device=device, dtype=dtype)
     if kind == "zca":
-        return fit_zca(dataset.train.x, regularisation, device=device, dtype=dtype)
+        return fit_zca(x, device=device, dtype=dtype)
     if kind == "published":
         return _published(dataset, device, dtype)
-    raise ConfigError(
-        f"unknown preprocessing {kind!r}{did_you_mean(kind, get_args(Kind))} (known: {', '.join(get_args(Kind))})"
+    kinds = get_args(Kind)
+    message = (
+        f"unknown preprocessing {kind!r}{did_you_mean(kind, kinds)} (known: {', '.join(kinds)})"
     )
+    raise ConfigError(message, code="unknown-preprocessing", kind=kind)
 
 
 def fit_standardise(
-    x: Tensor,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    block: int = 2048,
+    x: Tensor, *, device: Device = "cpu", dtype: torch.dtype = torch.float32, block: int = 2048
 ) -> Standardise:
-    """Mean and standard deviation of each channel of images, or of each feature; constant ones keep
-    std 1.
-    """
+    """Moments of each channel of images, or of each feature; constant ones keep std 1."""
     mean, std = _moments(x, device, block)
     if x.ndim == 4:
         mean, std = _per_channel(mean, std)
@@ -135,19 +124,18 @@ def fit_zca(
     x: Tensor,
     regularisation: float = 0.1,
     *,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
     dtype: torch.dtype = torch.float32,
     block: int = 2048,
 ) -> ZCA:
-    """ZCA of images (n, channels, height, width), one block of float64 pixels in memory at a time."""
+    """ZCA of images (n, channels, height, width), with one block of float64 pixels in memory."""
     if x.ndim != 4:
-        raise ConfigError(
-            f"ZCA whitens images (n, channels, height, width), not inputs of shape {tuple(x.shape)}; use 'standard'"
-        )
+        shape = tuple(x.shape)
+        message = f"ZCA whitens images (n, channels, height, width), not {shape}; use 'standard'"
+        raise ConfigError(message, code="not-images", shape=shape)
     if not regularisation > 0:
-        raise ConfigError(
-            f"ZCA's regularisation must be above 0, not {regularisation}; 0.1 is customary"
-        )
+        message = f"ZCA's regularisation must be above 0, not {regularisation}; 0.1 is customary"
+        raise ConfigError(message, code="out-of-range", regularisation=regularisation)
     mean, pixel_std = _moments(x, device, block)  # (channels, height, width)
     std = _no_zeros(*reversed(_per_channel(mean, pixel_std)))
     d = mean.numel()
@@ -160,28 +148,23 @@ def fit_zca(
     eigenvalues, U = torch.linalg.eigh(covariance.div_(len(x)))
     scale = (eigenvalues.clamp(min=0) + regularisation * eigenvalues.mean()).sqrt()
     whitening, colouring = (U / scale) @ U.T, (U * scale) @ U.T
-    return ZCA(
-        mean.to(dtype), std.to(dtype), whitening.to(dtype), colouring.to(dtype), regularisation
-    )
+    mean, std, whitening, colouring = (m.to(dtype) for m in (mean, std, whitening, colouring))
+    return ZCA(mean, std, whitening, colouring, regularisation)
 
 
-def _published(dataset: Dataset, device: torch.device | str, dtype: torch.dtype) -> Standardise:
-    """The constants in the papers' code; their std is well below that of CIFAR-10's pixels (.247,
-    .243, .262).
-    """
+def _published(dataset: Dataset, device: Device, dtype: torch.dtype) -> Standardise:
+    """The constants in the papers' code; the std of CIFAR-10's pixels is (.247, .243, .262)."""
     if dataset.name not in ("cifar10", "cifar100"):
-        raise ConfigError(
-            f"the published normalisation constants are those of cifar10 and cifar100, not of {dataset.name!r}; use 'standard'"
-        )
+        message = "the published constants are those of cifar10 and cifar100"
+        message = f"{message}, not of {dataset.name!r}; use 'standard'"
+        raise ConfigError(message, code="no-published-constants", data=dataset.name)
     mean = torch.tensor([0.4914, 0.4822, 0.4465], dtype=dtype, device=device)
     std = torch.tensor([0.2023, 0.1994, 0.2010], dtype=dtype, device=device)
     return Standardise(mean.view(3, 1, 1), std.view(3, 1, 1), "published")
 
 
-def _moments(x: Tensor, device: torch.device | str, block: int) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of every pixel or feature, float64; two passes, so large offsets
-    cost no digits.
-    """
+def _moments(x: Tensor, device: Device, block: int) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of every pixel or feature, float64; two passes for precision."""
     total = torch.zeros(x.shape[1:], dtype=torch.float64, device=device)
     for pixels in _blocks(x, device, block):
         total += pixels.sum(0)
@@ -192,16 +175,14 @@ def _moments(x: Tensor, device: torch.device | str, block: int) -> tuple[Tensor,
     return mean, (squares / len(x)).sqrt()
 
 
-def _blocks(x: Tensor, device: torch.device | str, block: int) -> Iterator[Tensor]:
+def _blocks(x: Tensor, device: Device, block: int) -> Iterator[Tensor]:
     for start in range(0, len(x), block):
         pixels = x[start : start + block].to(device).double()
         yield pixels / 255 if x.dtype == torch.uint8 else pixels
 
 
 def _per_channel(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Moments of whole channels, (channels, 1, 1), from those of their pixels: variance within plus
-    variance between.
-    """
+    """Moments of whole channels, (channels, 1, 1): variance within plus variance between pixels."""
     channel_mean = mean.mean((1, 2), keepdim=True)
     variance = (std.square() + (mean - channel_mean).square()).mean((1, 2), keepdim=True)
     return channel_mean, variance.sqrt()

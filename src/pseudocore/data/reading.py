@@ -46,8 +46,5 @@ def optional_module(name: str, package: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise DataError(
-            f'this needs {package}; pip install "pseudocore[{extra}]"',
-            code="missing-package",
-            package=package,
-        ) from error
+        message = f'this needs {package}; pip install "pseudocore[{extra}]"'
+        raise DataError(message, code="missing-package", package=package) from error

@@ -1,9 +1,8 @@
-"""Moving what images show: shifts, stretches and turns, bilinear, with zeros for all that lies
-outside.
+"""Bilinear shifts, stretches and turns of images, with zeros for all that lies outside.
 
-Each is linear in the image, and so is its gradient, the transpose: made here of products and of
-picking, never of adding up at indices. Such sums, the gradient of indexing, have no fixed order on
-a GPU or are sorted first, and `grid_sample` has no second derivative.
+Each is linear in the image, and so is its gradient, the transpose. Both are made of products and
+gathers, without scattered sums: these, the gradient of indexing, have no fixed order on a GPU or
+are sorted first, and `grid_sample` has no second derivative.
 """
 
 from itertools import product
@@ -23,20 +22,16 @@ def crop(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
 
 
 def scale(x: Tensor, vertical: Tensor, horizontal: Tensor) -> Tensor:
-    """Stretch about the centre by factors (1,) or (n,); above one enlarges, zeros fill what is
-    uncovered.
-    """
+    """Stretch about the centre by factors (1,) or (n,); above one enlarges."""
     (rows, columns), (middle, centre) = _pixels(x, vertical.dtype), _centre(x)
-    return _resampled(
-        x,
-        (rows - middle) / vertical.view(-1, 1) + middle,
-        (columns - centre) / horizontal.view(-1, 1) + centre,
-    )
+    rows = (rows - middle) / vertical.view(-1, 1) + middle
+    columns = (columns - centre) / horizontal.view(-1, 1) + centre
+    return _resampled(x, rows, columns)
 
 
 @indivisible
 def rotate(x: Tensor, angle: Tensor) -> Tensor:
-    """Turn anticlockwise about the centre by radians (1,) or (n,), in which there is no gradient."""
+    """Turn anticlockwise about the centre by radians (1,) or (n,), which get no gradient."""
     angle = angle.to(torch.promote_types(angle.dtype, x.dtype))
     return cast(Tensor, _Turn.apply(x, angle, False))  # type: ignore[no-untyped-call]
 
@@ -57,9 +52,8 @@ def _resampled(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         _hat(places.unsqueeze(2) - pixels).to(x.dtype).unsqueeze(1)  # (b, 1, n, n)
         for places, pixels in zip((rows, columns), _pixels(x, rows.dtype), strict=True)
     )
-    with torch.autocast(
-        x.device.type, enabled=False
-    ):  # passes through a network may be in bfloat16, what it is shown is not
+    # the passes of a network may be in bfloat16, its images are not
+    with torch.autocast(x.device.type, enabled=False):
         return down @ x @ across.mT
 
 
@@ -88,27 +82,26 @@ class _Turn(torch.autograd.Function):
 
 
 def _turned(x: Tensor, angle: Tensor, *, back: bool) -> Tensor:
-    r"""$\sum_q W_{pq} x_q$ for every pixel $p$, where $W_{pq}$ is the bilinear weight of $q$ in the
-    place $Ap$ that $p$ looks at.
+    r"""$\sum_q W_{pq} x_q$ for every pixel $p$, where $W_{pq}$ is the bilinear weight of $q$ at
+    $Ap$, the source of $p$: that of the four pixels around $Ap$ is not zero.
 
-    Of weight are the four pixels around $Ap$. With `back`, $\sum_p W_{pq} x_p$ for every $q$: of
-    weight are pixels that look at less than one pixel from $q$ along both axes, so less than √2
-    from $A^{-1}q$, so among the three by three around it.
+    With `back`, $\sum_p W_{pq} x_p$ for every $q$: the sources of such $p$ are less than one pixel
+    from $q$ along both axes, so $p$ is less than √2 from $A^{-1}q$, one of the nine around it.
     """
     (height, width), (middle, centre) = x.shape[2:], _centre(x)
     cos, sin = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)
     rows, columns = _pixels(x, angle.dtype)
 
-    def looked_at(row: Tensor, column: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def source(row: Tensor, column: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         row, column = row - middle, column - centre
         return cos * row + sin * column + middle, cos * column - sin * row + centre
 
-    place = looked_at(rows.unsqueeze(1), columns, -sin if back else sin)  # (b, height, width) each
+    place = source(rows.unsqueeze(1), columns, -sin if back else sin)  # (b, height, width) each
     top, left = (at.round() if back else at.floor() for at in place)
-    seen, own = (
-        (looked_at(top, left, sin), (rows.unsqueeze(1), columns)) if back else ((top, left), place)
+    sources, own = (
+        (source(top, left, sin), (rows.unsqueeze(1), columns)) if back else ((top, left), place)
     )
-    away = seen[0] - own[0], seen[1] - own[1]
+    away = sources[0] - own[0], sources[1] - own[1]
     padded = pad(x, (1, 1, 1, 1)).flatten(2)  # a ring of zeros stands for all that is outside
     result = torch.zeros_like(x).flatten(2)
     for down, right in product((-1, 0, 1) if back else (0, 1), repeat=2):

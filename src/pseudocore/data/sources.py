@@ -46,26 +46,22 @@ def load(data: str | Path, *, root: Path | None = None) -> Dataset:
             raise _missing(text, root)
     path = Path(text).expanduser()
     if not path.exists():
-        names = [found.name for found in available(root)]
-        raise DataError(
-            f"there is no file or folder {path}; give a path that exists, or one of the names "
-            f"{', '.join(names)}",
-            code="missing-data",
-            path=path,
-        )
+        names = ", ".join(found.name for found in available(root))
+        message = f"there is no file or folder {path}; give a path that exists or a name ({names})"
+        raise DataError(message, code="missing-data", path=path)
     return _read(path, "")
 
 
 def find(name: str, *, root: Path | None = None) -> Path | None:
     """Where a set that is not built in lies, or None."""
-    known = _KNOWN.get(name)
-    places = (f"{name}.npz", *(known.places if known else ()), name)
+    folders, _ = _KNOWN.get(name, ((), ""))
+    places = (f"{name}.npz", *folders, *(f"{name}/{folder}" for folder in folders), name)
     candidates = (folder / place for folder in search_path(root) for place in places)
     return next((path for path in candidates if _layout(path) is not None), None)
 
 
 def available(root: Path | None = None) -> list[Found]:
-    """Built-in sets, sets known by name and where they are, then what else is on the search path."""
+    """Built-in sets, well-known sets and where they are, then what else is on the search path."""
     result = [Found(name, "built in") for name in _BUILTIN]
     known = {name: find(name, root=root) for name in _KNOWN}
     result += [Found(name, None if path is None else str(path)) for name, path in known.items()]
@@ -90,18 +86,12 @@ def import_dataset(source: Path, name: str, root: Path | None = None) -> Path:
         The path of the copy.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{name!r} cannot name a data set; use letters, digits, '-' and '_', beginning with a "
-            "letter or digit",
-            code="invalid-name",
-            name=name,
-        )
+        message = "use letters, digits, '-' and '_', beginning with a letter or digit"
+        message = f"{name!r} cannot name a data set; {message}"
+        raise ConfigError(message, code="invalid-name", name=name)
     if name in _BUILTIN:
-        raise ConfigError(
-            f"{name!r} is the name of a built-in data set; choose another",
-            code="invalid-name",
-            name=name,
-        )
+        message = f"{name!r} is the name of a built-in data set; choose another"
+        raise ConfigError(message, code="invalid-name", name=name)
     dataset = load(Path(source))
     path = (Path(root) if root is not None else user_folder()) / f"{name}.npz"
     arrays.write_npz(path, dataset)
@@ -116,9 +106,7 @@ def search_path(root: Path | None = None) -> list[Path]:
 
 
 def user_folder() -> Path:
-    """Where imported sets are kept: `$XDG_DATA_HOME/pseudocore`, by default
-    `~/.local/share/pseudocore`.
-    """
+    """Imported sets: `$XDG_DATA_HOME/pseudocore`, by default `~/.local/share/pseudocore`."""
     home = os.environ.get("XDG_DATA_HOME")
     return (Path(home) if home else Path.home() / ".local" / "share") / "pseudocore"
 
@@ -140,41 +128,16 @@ _LAYOUTS = (
 _NPZ = _Layout(arrays.is_npz, arrays.read_npz)
 
 
-class _Known(NamedTuple):
-    places: tuple[str, ...]
-    """Folders under a root where the set is customarily unpacked."""
-    files: str
-    """What to put there."""
-
-
 _IDX_FILES = ", ".join(official.IDX_FILES) + " (or .gz)"
 _KNOWN = {
-    "mnist": _Known(("mnist", "MNIST/raw"), _IDX_FILES),
-    "fashion-mnist": _Known(("fashion-mnist", "FashionMNIST/raw"), _IDX_FILES),
-    "cifar10": _Known(
-        (
-            "cifar-10-batches-bin",
-            "cifar-10-batches-py",
-            "cifar10/cifar-10-batches-bin",
-            "cifar10/cifar-10-batches-py",
-        ),
-        "the files of cifar-10-binary.tar.gz",
-    ),
-    "cifar100": _Known(
-        (
-            "cifar-100-binary",
-            "cifar-100-python",
-            "cifar100/cifar-100-binary",
-            "cifar100/cifar-100-python",
-        ),
-        "the files of cifar-100-binary.tar.gz",
-    ),
-    "svhn": _Known(("svhn", "SVHN"), "train_32x32.mat and test_32x32.mat"),
-    "tiny-imagenet": _Known(
-        ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200"),
-        "the files of tiny-imagenet-200.zip",
-    ),
+    "mnist": (("mnist", "MNIST/raw"), _IDX_FILES),
+    "fashion-mnist": (("fashion-mnist", "FashionMNIST/raw"), _IDX_FILES),
+    "cifar10": (("cifar-10-batches-bin", "cifar-10-batches-py"), "files of cifar-10-binary.tar.gz"),
+    "cifar100": (("cifar-100-binary", "cifar-100-python"), "files of cifar-100-binary.tar.gz"),
+    "svhn": (("svhn", "SVHN"), "train_32x32.mat and test_32x32.mat"),
+    "tiny-imagenet": (("tiny-imagenet-200",), "files of tiny-imagenet-200.zip"),
 }
+"""Where a set is unpacked, under a root or a folder of its name, and what to put there."""
 _BUILTIN: dict[str, Callable[[], Dataset]] = {
     "digits": digits,
     "moons": moons,
@@ -186,13 +149,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 def _read(path: Path, name: str) -> Dataset:
     layout = _layout(path)
     if layout is None:
-        raise DataError(
-            f"{path} is in no layout known here; an npz of train_x, train_y, test_x, test_y, a folder "
-            "of MNIST idx, CIFAR, SVHN or Tiny-ImageNet files, or a folder of class folders of "
-            "pictures can be read (docs/data.md)",
-            code="unknown-layout",
-            path=path,
+        message = (
+            f"{path} is in no layout known here; an npz of train_x, train_y, test_x, test_y, a "
+            "folder of MNIST idx, CIFAR, SVHN or Tiny-ImageNet files, or a folder of class folders "
+            "of pictures can be read (docs/data.md)"
         )
+        raise DataError(message, code="unknown-layout", path=path)
     if not name and not layout.has_own_name:
         name = path.stem if path.suffix == ".npz" else path.resolve().name
     with reading(path, DataError):
@@ -213,15 +175,12 @@ def _missing(name: str, root: Path | None) -> DataError:
     folders = search_path(root)
     looked = f"looked in {', '.join(map(str, folders))}"
     if name in _KNOWN:
-        place = folders[0] / _KNOWN[name].places[0]
-        message = (
-            f"no {name} here ({looked}); put {_KNOWN[name].files} into {place}, or point "
-            "PSEUDOCORE_DATA elsewhere"
-        )
-        return DataError(message, code="missing-data", name=name)
+        places, files = _KNOWN[name]
+        advice = f"put {files} into {folders[0] / places[0]}, or point PSEUDOCORE_DATA elsewhere"
+        return DataError(f"no {name} here ({looked}); {advice}", code="missing-data", name=name)
     names = [found.name for found in available(root)]
-    hint = did_you_mean(name, names)
-    message = f"unknown data set {name!r}{hint} (known: {', '.join(names)}; {looked})"
+    message = f"unknown data set {name!r}{did_you_mean(name, names)}"
+    message = f"{message} (known: {', '.join(names)}; {looked})"
     return DataError(message, code="unknown-data", name=name)
 
 

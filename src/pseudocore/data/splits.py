@@ -23,11 +23,8 @@ def split(y: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tensor]:
         Indices of training and of test points, each ascending.
     """
     if not 0 < fraction < 1:
-        raise ConfigError(
-            f"the test fraction must lie strictly between 0 and 1, not {fraction}",
-            code="out-of-range",
-            fraction=fraction,
-        )
+        message = f"the test fraction must lie strictly between 0 and 1, not {fraction}"
+        raise ConfigError(message, code="out-of-range", fraction=fraction)
     rng = Rng(seed)("split")
     chosen = torch.zeros(len(y), dtype=torch.bool)
     for label, num in enumerate(_largest_remainder(torch.bincount(y), fraction).tolist()):
@@ -37,9 +34,7 @@ def split(y: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def _largest_remainder(counts: Tensor, fraction: float) -> Tensor:
-    """Whole shares of the classes that add up to the rounded total: floors, then one more for the
-    largest remainders.
-    """
+    """Whole shares that add up to the rounded total: floors, one more for large remainders."""
     exact = counts.double() * fraction
     quota = exact.floor().long()
     missing = round(int(counts.sum()) * fraction) - int(quota.sum())

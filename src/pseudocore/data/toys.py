@@ -18,9 +18,7 @@ from pseudocore.core.rng import Rng
 
 @dataclass(frozen=True)
 class GaussianLocation:
-    """Points x ~ N(θ, noise² I) with prior θ ~ N(0, prior² I); the test bed of Kim et al. (2022),
-    App. C.5.
-    """
+    """Points x ~ N(θ, noise² I), prior θ ~ N(0, prior² I); as in Kim et al. (2022), App. C.5."""
 
     dim: Count = 10
     num_points: Count = 100
@@ -37,9 +35,7 @@ class GaussianLocation:
         return theta + self.noise * rng("points").normal(self.num_points, self.dim, dtype=dtype)
 
     def posterior(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (dim,) and covariance (dim, dim) given weighted points; Eqs. (28) and (29) at unit
-        weights.
-        """
+        """Mean (dim,) and covariance (dim, dim) given weighted points; Eqs. (28) and (29)."""
         precision = 1 / self.prior**2 + weight.sum() / self.noise**2
         mean = (weight @ x) / self.noise**2 / precision
         return mean, torch.eye(x.shape[1], dtype=x.dtype, device=x.device) / precision
@@ -47,9 +43,8 @@ class GaussianLocation:
     def log_density(self, theta: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """Unnormalised log-posterior of theta (..., dim)."""
         squares = (x - theta.unsqueeze(-2)).square().sum(-1)  # (..., n)
-        return (
-            -0.5 * (squares @ weight) / self.noise**2 - 0.5 * theta.square().sum(-1) / self.prior**2
-        )
+        prior = 0.5 * theta.square().sum(-1) / self.prior**2
+        return -0.5 * (squares @ weight) / self.noise**2 - prior
 
 
 @dataclass(frozen=True)
@@ -65,9 +60,7 @@ class LinearRegression:
         config.check(self)
 
     def points(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-        """Standard normal inputs (num_points, dim) and targets (num_points,) of a theta from the
-        prior.
-        """
+        """Standard normal inputs (num_points, dim), and targets of a theta from the prior."""
         rng = Rng(seed)("linear-regression")
         theta = self.prior * rng("theta").normal(self.dim, dtype=dtype)
         x = rng("inputs").normal(self.num_points, self.dim, dtype=dtype)
@@ -84,9 +77,8 @@ class LinearRegression:
     def log_density(self, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """Unnormalised log-posterior of theta (..., dim)."""
         squares = (y - theta @ x.T).square()  # (..., n)
-        return (
-            -0.5 * (squares @ weight) / self.noise**2 - 0.5 * theta.square().sum(-1) / self.prior**2
-        )
+        prior = 0.5 * theta.square().sum(-1) / self.prior**2
+        return -0.5 * (squares @ weight) / self.noise**2 - prior
 
 
 def logistic_log_density(
@@ -106,17 +98,14 @@ def logistic_posterior_moments(
     num_grid: int = 241,
     width: float = 10.0,
 ) -> tuple[Tensor, Tensor]:
-    """Mean (2,) and covariance (2, 2) of the posterior in two dimensions, by quadrature on a grid,
-    in float64.
+    """Mean (2,) and covariance (2, 2) of the posterior in the plane, by quadrature, in float64.
 
     The grid spans `width` Laplace standard deviations either way along the principal axes at the
-    mode; the rectangle rule on a smooth, decaying density then errs far below float32.
+    mode; the rectangle rule on a smooth, decaying density errs far below float32.
     """
     if x.shape[1] != 2:
-        raise ConfigError(
-            f"the quadrature is two-dimensional; inputs have {x.shape[1]} features",
-            code="wrong-shape",
-        )
+        message = f"the quadrature is two-dimensional; inputs have {x.shape[1]} features"
+        raise ConfigError(message, code="wrong-shape")
     x, weight = x.double(), weight.double()
     mode, root = _laplace(x, y, weight, prior)
     axis = torch.linspace(-width, width, num_grid, dtype=torch.float64)
@@ -128,9 +117,7 @@ def logistic_posterior_moments(
 
 
 def _laplace(x: Tensor, y: Tensor, weight: Tensor, prior: float) -> tuple[Tensor, Tensor]:
-    """Mode of the logistic posterior by damped Newton steps, and a root of the inverse Hessian
-    there.
-    """
+    """Mode of the logistic posterior by damped Newton steps, and a root of its inverse Hessian."""
     theta = torch.zeros(2, dtype=torch.float64)
     identity = torch.eye(2, dtype=torch.float64)
     for _ in range(100):

@@ -22,11 +22,8 @@ def unpickle(path: Path) -> Any:
         with path.open("rb") as file:
             return _PlainUnpickler(file, encoding="bytes").load()
     except _ForbiddenNameError as error:
-        raise DataError(
-            f"{path} asks for {error}, which no data set needs; nothing in it was run",
-            code="forbidden-pickle",
-            path=path,
-        ) from error
+        message = f"{path} asks for {error}, which no data set needs; nothing in it was run"
+        raise DataError(message, code="forbidden-pickle", path=path) from error
     except Exception as error:  # a damaged pickle can fail in any way
         message = f"is no readable pickle of a data set ({type(error).__name__}: {error})"
         raise damaged(path, message) from error

@@ -1,5 +1,4 @@
-"""A folder of what takes long to compute and can be computed again: networks that several selectors
-use.
+"""A folder of what takes long to compute and can be computed again, such as pre-trained networks.
 
 One safetensors file per entry, named by a digest of its full description, which is in the file too.
 A file that is missing, damaged or of another description counts as absent; one that cannot be
@@ -71,9 +70,7 @@ def user_cache() -> CacheFolder:
 
 
 def _described(what: Mapping[str, Any]) -> dict[str, Any]:
-    """The description as a file would give it back, with what may change the bits: torch and our
-    code.
-    """
+    """The description as read back from a file, with what may change the bits: torch, our code."""
     described = {**what, "torch": torch.__version__, "code": _code()}
     return dict(decode_json(encode_json(described)))
 

@@ -20,7 +20,14 @@ from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError, DataError
 from pseudocore.core.types import Coreset
-from pseudocore.store.files import StrPath, decode_json, encode_json, reading, write_bytes
+from pseudocore.store.files import (
+    StrPath,
+    decode_json,
+    encode_json,
+    file_error,
+    reading,
+    write_bytes,
+)
 
 SCHEMA = 1
 """Version of the metadata; later ones are refused."""
@@ -43,7 +50,7 @@ def write_tensors(
     """
     # Copied even on a CPU: safetensors refuses tensors that share memory, as those of a state may.
     own = {
-        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+        name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()
     }
     # Encoded and decoded, so that the digest covers the header as a reader will see it.
     record = decode_json(encode_json({**header, "schema": SCHEMA, "kind": kind}))
@@ -53,7 +60,7 @@ def write_tensors(
 
 
 def read_tensors(path: StrPath, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header of a file of `write_tensors`; copied, so that they are aligned in memory."""
+    """Tensors and header of a file of `write_tensors`, copied so that they are aligned."""
     path = Path(path)
     try:
         with reading(path):
@@ -64,9 +71,15 @@ def read_tensors(path: StrPath, *, kind: str) -> tuple[dict[str, Tensor], dict[s
                 tensors = {name: file.get_tensor(name).clone() for name in names}
         is_intact = record.pop("digest", None) == _digest(tensors, record)
     except (SafetensorError, ValueError, RuntimeError, TypeError, KeyError, OverflowError) as error:
-        raise _damaged(path, f"is truncated, damaged or no safetensors file ({error})") from error
+        raise file_error(
+            path, f"is truncated, damaged or no safetensors file ({error})", "damaged-file"
+        ) from error
     if not is_intact:
-        raise _damaged(path, "is damaged: its contents do not match the digest written with them")
+        raise file_error(
+            path,
+            "is damaged: its contents do not match the digest written with them",
+            "damaged-file",
+        )
     del record["schema"], record["kind"]
     return tensors, record
 
@@ -86,12 +99,10 @@ def load_coreset(path: StrPath) -> Coreset:
     path = Path(path)
     if os.path.isdir(path):
         if not (path / CORESET_FILE).exists():
-            raise ArtifactError(
-                f"the folder {path} holds no {CORESET_FILE}; give a coreset file or the folder of a "
-                "finished run",
-                code="no-coreset",
-                path=path,
+            message = (
+                f"holds no {CORESET_FILE}; give a coreset file or the folder of a finished run"
             )
+            raise file_error(path, message, "no-coreset")
         path = path / CORESET_FILE
     _refuse_other_formats(path)
     tensors, header = read_tensors(path, kind="coreset")
@@ -99,20 +110,20 @@ def load_coreset(path: StrPath) -> Coreset:
     missing = sorted({"x", "y", "weight"} - tensors.keys())
     if missing or not isinstance(provenance, dict):
         lacking = ", ".join(missing) or "a provenance that is an object"
-        raise _damaged(path, f"is no complete coreset: it lacks {lacking}")
+        raise file_error(path, f"is no complete coreset: it lacks {lacking}", "damaged-file")
     for name, tensor in tensors.items():
         if tensor.ndim == 0 or tensor.is_complex():
-            raise _damaged(path, f"is no usable coreset: {name} must be an array of real numbers")
+            raise file_error(
+                path,
+                f"is no usable coreset: {name} must be an array of real numbers",
+                "damaged-file",
+            )
     try:
         return Coreset(
             tensors["x"], tensors["y"], tensors["weight"], tensors.get("indices"), provenance
         )
     except DataError as error:
-        raise _damaged(path, f"is no usable coreset: {error}") from error
-
-
-def _damaged(path: Path, what: str) -> ArtifactError:
-    return ArtifactError(f"{path} {what}", code="damaged-file", path=path)
+        raise file_error(path, f"is no usable coreset: {error}", "damaged-file") from error
 
 
 def _digest(tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> str:
@@ -130,10 +141,9 @@ def _refuse_no_file(path: Path) -> None:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ArtifactError(f"there is no file {path}", code="no-file", path=path) from error
-    if stat.S_ISDIR(mode):
-        raise ArtifactError(f"{path} is a folder, not a file", code="no-file", path=path)
     if not stat.S_ISREG(mode):  # opening a pipe would wait for ever
-        raise ArtifactError(f"{path} is not a regular file", code="no-file", path=path)
+        what = "is a folder, not a file" if stat.S_ISDIR(mode) else "is not a regular file"
+        raise file_error(path, what, "no-file")
 
 
 def _refuse_other_formats(path: Path) -> None:
@@ -143,51 +153,33 @@ def _refuse_other_formats(path: Path) -> None:
         if path.is_file():
             with path.open("rb") as file:
                 head = file.read(9)
+    advice = f"give a run or its {CORESET_FILE}"
     if head.startswith(b"PK\x03\x04"):
-        raise ArtifactError(
-            f"{path} is no coreset file but an archive, as export writes; give the run it came from "
-            f"or its {CORESET_FILE}",
-            code="not-a-coreset",
-            path=path,
-        )
+        message = f"is no coreset file but an archive, as export writes; {advice}"
+        raise file_error(path, message, "not-a-coreset")
     if len(head) == 9 and not head.endswith(b"{"):  # safetensors: eight bytes of length, then JSON
-        raise ArtifactError(
-            f"{path} is no coreset file, or a damaged one; give a run or its {CORESET_FILE}",
-            code="not-a-coreset",
-            path=path,
-        )
+        raise file_error(path, f"is no coreset file, or a damaged one; {advice}", "not-a-coreset")
 
 
 def _record(path: Path, metadata: Mapping[str, str] | None, kind: str) -> dict[str, Any]:
     """The checked JSON object under our metadata entry."""
     if not metadata or _ENTRY not in metadata:
-        raise ArtifactError(
-            f"{path} was not written by pseudocore: it has no {_ENTRY!r} metadata",
-            code="foreign-file",
-            path=path,
-        )
+        message = f"was not written by pseudocore: it has no {_ENTRY!r} metadata"
+        raise file_error(path, message, "foreign-file")
     try:
         record = decode_json(metadata[_ENTRY])
     except ValueError as error:
-        raise _damaged(
-            path, f"is damaged: its {_ENTRY!r} metadata is not JSON ({error})"
-        ) from error
+        message = f"is damaged: its {_ENTRY!r} metadata is not JSON ({error})"
+        raise file_error(path, message, "damaged-file") from error
     schema = record.get("schema") if isinstance(record, dict) else None
     if type(schema) is not int or schema < 1:
-        raise _damaged(path, f"is damaged: its {_ENTRY!r} metadata has no schema version")
+        message = f"is damaged: its {_ENTRY!r} metadata has no schema version"
+        raise file_error(path, message, "damaged-file")
     if schema > SCHEMA:
-        raise ArtifactError(
-            f"{path} was written by a later pseudocore (schema {schema}, this one reads up to "
-            f"{SCHEMA}); upgrade to read it",
-            code="later-schema",
-            path=path,
-            schema=schema,
-        )
+        message = f"schema {schema}, this one reads up to {SCHEMA}"
+        message = f"was written by a later pseudocore ({message}); upgrade to read it"
+        raise file_error(path, message, "later-schema", schema=schema)
     if record.get("kind") != kind:
-        raise ArtifactError(
-            f"{path} holds {record.get('kind')!r}, not {kind!r}",
-            code="another-kind",
-            path=path,
-            kind=record.get("kind"),
-        )
+        message = f"holds {record.get('kind')!r}, not {kind!r}"
+        raise file_error(path, message, "another-kind", kind=record.get("kind"))
     return dict(record)

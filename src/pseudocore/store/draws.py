@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pseudocore.core.errors import ArtifactError, RunError
+from pseudocore.core.errors import RunError
 from pseudocore.store.coreset_file import read_tensors, write_tensors
-from pseudocore.store.files import StrPath, reserve, writing
+from pseudocore.store.files import StrPath, file_error, reserve, writing
 
 
 class DrawsFolder:
@@ -39,21 +39,15 @@ class DrawsFolder:
         reserve(self.path, (num_draws - self._num) * num_bytes, advice)
 
     def append(self, theta: Tensor, traces: Mapping[str, Tensor]) -> None:
-        tensors = {**traces, "theta": theta}
-        write_tensors(self._file(self._num), tensors, kind="draw", header={"number": self._num})
+        tensors, header = {**traces, "theta": theta}, {"number": self._num}
+        write_tensors(self._file(self._num), tensors, kind="draw", header=header)
         self._num += 1
 
     def truncate(self, num_draws: int) -> None:
         """Drop the draws that a resumed chain will make again."""
         if num_draws > self._num:
-            raise RunError(
-                f"the checkpoint counts {num_draws} draws, but {self.path} holds {self._num}; start "
-                "the chain again",
-                code="missing-draws",
-                path=self.path,
-                expected=num_draws,
-                num=self._num,
-            )
+            message = f"holds {self._num} draws, but the checkpoint counts {num_draws}"
+            raise file_error(self.path, f"{message}; start again", "missing-draws", RunError)
         with writing(self.path):
             while self._num > num_draws:  # the last first, so that a kill leaves no gap
                 self._file(self._num - 1).unlink()
@@ -69,11 +63,8 @@ class DrawsFolder:
         number = index % self._num
         tensors, header = read_tensors(self._file(number), kind="draw")
         if header.get("number") != number or "theta" not in tensors:
-            raise ArtifactError(
-                f"{self._file(number)} is not draw number {number} of a chain",
-                code="damaged-file",
-                path=self._file(number),
-            )
+            message = f"is not draw number {number} of a chain"
+            raise file_error(self._file(number), message, "damaged-file")
         return tensors
 
     def _file(self, number: int) -> Path:

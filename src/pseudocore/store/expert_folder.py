@@ -13,7 +13,7 @@ import itertools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -155,7 +155,7 @@ class ExpertFolder(ManifestFolder):
 
     kind = "pseudocore experts"
     noun = "experts"
-    schema = 1
+    entries: ClassVar = {"identity": dict}
 
     @classmethod
     def create(
@@ -190,7 +190,7 @@ class ExpertFolder(ManifestFolder):
             if not (path / MANIFEST_FILE).exists():
                 manifest = {**cls.new_manifest(command), "identity": given}
                 write_json(path / MANIFEST_FILE, manifest)
-            folder = cls(path, cls.read_manifest(path, identity=dict), lock)
+            folder = cls(path, cls.read_manifest(path), lock)
             if found := _differences(folder.identity, given):
                 raise RunError(
                     f"{path} holds experts that were trained otherwise ({'; '.join(found)}); "
@@ -207,7 +207,7 @@ class ExpertFolder(ManifestFolder):
     @classmethod
     def open(cls, path: StrPath) -> "ExpertFolder":
         """The folder at a path, for reading."""
-        return cls(Path(path), cls.read_manifest(Path(path), identity=dict))
+        return cls(Path(path), cls.read_manifest(Path(path)))
 
     @classmethod
     def is_alike(cls, path: StrPath, identity: Mapping[str, Any]) -> bool:

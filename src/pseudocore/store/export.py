@@ -1,4 +1,4 @@
-"""A coreset for other programs: one npz archive, or a folder of PNG pictures with a table of labels."""
+"""A coreset for other programs: an npz archive, or a folder of pictures with a table of labels."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from torch import Tensor, bfloat16
 
 from pseudocore.core.errors import ConfigError, DataError, RunError
 from pseudocore.core.types import Coreset
-from pseudocore.store.files import StrPath, encode_json, replacing, write_bytes, writing
+from pseudocore.store.files import StrPath, encode_json, file_error, replacing, write_bytes, writing
 
 LABELS_FILE = "labels.csv"
 
@@ -28,11 +28,8 @@ def export_npz(coreset: Coreset, path: StrPath) -> None:
     """
     path = Path(path)
     if path.is_file() and not _is_export(path):
-        raise RunError(
-            f"{path} exists and is no export of a coreset; name another file",
-            code="foreign-file",
-            path=path,
-        )
+        message = "exists and is no export of a coreset; name another file"
+        raise file_error(path, message, "foreign-file", RunError)
     arrays: dict[str, Any] = {"provenance": np.array(encode_json(coreset.provenance))}
     for name in ("x", "y", "weight", "indices"):
         tensor = getattr(coreset, name)
@@ -48,17 +45,13 @@ def export_pngs(coreset: Coreset, folder: StrPath) -> None:
     When writing fails, the pictures are removed again.
     """
     folder, pictures = Path(folder), to_uint8(coreset.x)
-    names = [
-        f"{number:05d}_class{label}.png" for number, label in enumerate(coreset.labels.tolist())
-    ]
+    labels = coreset.labels.tolist()
+    names = [f"{number:05d}_class{label}.png" for number, label in enumerate(labels)]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise RunError(
-                f"{folder} is not empty; pictures go to a new or empty folder",
-                code="folder-not-empty",
-                path=folder,
-            )
+            message = "is not empty; pictures go to a new or empty folder"
+            raise file_error(folder, message, "folder-not-empty", RunError)
         try:
             for name, image in zip(names, pictures, strict=True):
                 (folder / name).write_bytes(encode_png(image))
@@ -73,11 +66,8 @@ def encode_png(image: Pixels) -> bytes:
     """The PNG file of a grey (h, w) or colour (h, w, 3) image, by the standard library alone."""
     is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
     if image.dtype != np.uint8 or not is_image or image.size == 0:
-        raise DataError(
-            f"a picture must be uint8 (h, w) or (h, w, 3), not {image.dtype} {image.shape}",
-            code="not-an-image",
-            shape=image.shape,
-        )
+        message = f"a picture must be uint8 (h, w) or (h, w, 3), not {image.dtype} {image.shape}"
+        raise DataError(message, code="not-an-image", shape=image.shape)
     height, width = image.shape[:2]
     colour_type = 0 if image.ndim == 2 else 2
     rows = image.reshape(height, -1)
@@ -97,12 +87,11 @@ def to_uint8(x: Tensor) -> Pixels:
     Values outside [0, 1] are clipped.
     """
     if x.ndim != 4 or x.shape[1] not in (1, 3):
-        raise ConfigError(
-            f"points of shape {tuple(x.shape[1:])} cannot become pictures, only images of 1 or 3 "
-            "channels; export npz instead",
-            code="not-an-image",
-            shape=tuple(x.shape),
+        message = (
+            f"points of shape {tuple(x.shape[1:])} cannot become pictures, only images of 1 or 3"
         )
+        message = f"{message} channels; export npz instead"
+        raise ConfigError(message, code="not-an-image", shape=tuple(x.shape))
     levels: Pixels = (x.detach().float().cpu().clamp(0, 1) * 255).round().byte().numpy()
     return levels[:, 0] if x.shape[1] == 1 else levels.transpose(0, 2, 3, 1)
 

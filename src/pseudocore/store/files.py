@@ -7,6 +7,7 @@ as a number.
 
 import contextlib
 import errno
+import functools
 import json
 import math
 import os
@@ -27,7 +28,7 @@ StrPath = str | os.PathLike[str]
 
 @contextlib.contextmanager
 def replacing(path: Path, *, partial: Path | None = None) -> Iterator[BinaryIO]:
-    """A file whose bytes replace `path` atomically when the block ends; nothing changes if it fails."""
+    """A file that replaces `path` atomically when the block ends; nothing changes if it fails."""
     partial = partial or partial_of(path)
     with writing(path):
         try:
@@ -55,11 +56,8 @@ def writing(path: StrPath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(
-            f"cannot write {os.fspath(path)}: {_reason(error)}; what was saved before is intact",
-            code="unwritable-file",
-            path=path,
-        ) from error
+        message = f"cannot write {path}: {_reason(error)}; what was saved before is intact"
+        raise RunError(message, code="unwritable-file", path=path) from error
 
 
 @contextlib.contextmanager
@@ -68,10 +66,15 @@ def reading(path: StrPath, error: type[PseudocoreError] = ArtifactError) -> Iter
     try:
         yield
     except OSError as cause:
-        where = cause.filename or os.fspath(path)
-        raise error(
-            f"cannot read {where}: {_reason(cause)}", code="unreadable-file", path=path
-        ) from cause
+        message = f"cannot read {cause.filename or path}: {_reason(cause)}"
+        raise error(message, code="unreadable-file", path=path) from cause
+
+
+def file_error(
+    path: StrPath, what: str, code: str, error: type[PseudocoreError] = ArtifactError, **fields: Any
+) -> PseudocoreError:
+    """The error that says `what` of a file or folder."""
+    return error(f"{path} {what}", code=code, path=path, **fields)
 
 
 def partial_of(path: Path) -> Path:
@@ -83,24 +86,25 @@ def reserve(folder: Path, num_bytes: int, advice: str) -> None:
     """Refuse to begin what does not fit on the disk."""
     free = shutil.disk_usage(folder).free
     if num_bytes > free:
-        raise RunError(
-            f"{folder} has {free / 2**20:.0f} MiB free, {num_bytes / 2**20:.0f} MiB are needed; {advice}",
-            code="disk-full",
-            path=folder,
-            free=free,
-            needed=num_bytes,
-        )
+        sizes = f"{free / 2**20:.0f} MiB free, {num_bytes / 2**20:.0f} MiB are needed"
+        raise file_error(folder, f"has {sizes}; {advice}", "disk-full", RunError, free=free)
 
 
 def encode_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """JSON of nested mappings, sequences, paths, plain values, and one-element arrays or tensors."""
-    return json.dumps(_plain(value), indent=indent, sort_keys=sort_keys, allow_nan=False)
+    """JSON of nested mappings, sequences, paths, plain values and one-element arrays or tensors."""
+    encode = functools.partial(
+        json.dumps, default=_plain, indent=indent, sort_keys=sort_keys, allow_nan=False
+    )
+    try:
+        return encode(value)
+    except (TypeError, ValueError):  # a NaN, an infinity or an odd key
+        return encode(_all_plain(value))
 
 
 def decode_json(text: str | bytes) -> Any:
     """The value of a JSON text; `ValueError` when it is not JSON."""
     try:
-        return _restored(json.loads(text))
+        return _restored(json.loads(text, object_hook=_restored_table))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -116,17 +120,11 @@ def read_json(path: StrPath) -> dict[str, Any]:
         with reading(path):
             value = decode_json(Path(path).read_bytes())
     except ValueError as error:
-        raise ArtifactError(
-            f"{os.fspath(path)} is damaged: it is not JSON ({error})",
-            code="damaged-file",
-            path=path,
-        ) from error
+        message = f"is damaged: it is not JSON ({error})"
+        raise file_error(path, message, "damaged-file") from error
     if not isinstance(value, dict):
-        raise ArtifactError(
-            f"{os.fspath(path)} is damaged: it holds {type(value).__name__}, not a JSON object",
-            code="damaged-file",
-            path=path,
-        )
+        message = f"is damaged: it holds {type(value).__name__}, not a JSON object"
+        raise file_error(path, message, "damaged-file")
     return value
 
 
@@ -145,45 +143,48 @@ def decode_toml(text: str, *, source: str = "TOML") -> dict[str, Any]:
         message, line = str(error), text.count("\n") + (not text.endswith("\n"))
         if found := re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message):
             message, line = message[: found.start()], int(found[1] or line)
-        raise ConfigError(
-            f"{source}, line {line}: {message}", code="invalid-toml", source=source, line=line
-        ) from error
+        message = f"{source}, line {line}: {message}"
+        raise ConfigError(message, code="invalid-toml", source=source, line=line) from error
 
 
 def read_toml(path: StrPath) -> dict[str, Any]:
     """The mapping in a TOML file."""
-    where = os.fspath(path)
     with reading(path, ConfigError):
         data = Path(path).read_bytes()
     try:
-        return decode_toml(data.decode(), source=where)
+        return decode_toml(data.decode(), source=os.fspath(path))
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise ConfigError(
-            f"{where}, line {line}: byte {data[error.start]:#04x} is not UTF-8 text",
-            code="invalid-toml",
-            source=where,
-            line=line,
-        ) from error
+        message = f"{path}, line {line}: byte {data[error.start]:#04x} is not UTF-8 text"
+        raise ConfigError(message, code="invalid-toml", source=path, line=line) from error
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return dict(value)
     if isinstance(value, np.generic | Tensor):
-        return _plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return value.item()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    return value
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _all_plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _all_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_all_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    is_plain = value is None or isinstance(value, str | int | float)
+    return value if is_plain else _all_plain(_plain(value))
+
+
+def _restored_table(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: _restored(entry) for key, entry in table.items()}
 
 
 def _restored(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _restored(entry) for key, entry in value.items()}
     if isinstance(value, list):
         return [_restored(entry) for entry in value]
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
@@ -207,7 +208,7 @@ def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
 
 def _key(name: Any) -> str:
     if not isinstance(name, str):
-        raise ConfigError(f"a TOML key must be a string, not {name!r}", code="not-toml", key=name)
+        raise ConfigError(f"a TOML key must be a string, not {name!r}", code="not-toml")
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
 
 
@@ -226,9 +227,8 @@ def _value(value: Any, path: tuple[str, ...]) -> str:
         entries = (f"{_key(name)} = {_value(entry, path)}" for name, entry in value.items())
         return "{" + ", ".join(entries) + "}"
     hint = "; leave it out instead" if value is None else ""
-    raise ConfigError(
-        f"{'.'.join(path)} = {value!r} cannot be written as TOML{hint}", code="not-toml", key=path
-    )
+    message = f"{'.'.join(path)} = {value!r} cannot be written as TOML{hint}"
+    raise ConfigError(message, code="not-toml")
 
 
 def _text(text: str) -> str:

@@ -1,6 +1,4 @@
-"""What run folders and expert folders share: a manifest that says whose the folder is, a lock for its
-one writer, and the refusals of any other folder.
-"""
+"""What run and expert folders share: a manifest of their kind, a lock for one writer, refusals."""
 
 import fcntl
 import math
@@ -18,7 +16,7 @@ import numpy as np
 import torch
 
 from pseudocore.core.errors import ArtifactError, RunError
-from pseudocore.store.files import read_json, writing
+from pseudocore.store.files import file_error, read_json, writing
 
 MANIFEST_FILE = "manifest.json"
 LOCK_FILE = ".pseudocore.lock"
@@ -27,8 +25,6 @@ LOCK_FILE = ".pseudocore.lock"
 
 class TakenError(RunError):
     """Another process holds the lock."""
-
-    code = "locked"
 
 
 class Lock:
@@ -50,11 +46,10 @@ class Lock:
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 return
             self.release()
-            raise TakenError(
-                f"{folder} is being written by another process; wait for it to end or choose another "
-                "--out",
-                path=folder,
-            ) from error
+            message = (
+                "is being written by another process; wait for it to end or choose another --out"
+            )
+            raise file_error(folder, message, "locked", TakenError) from error
         except OSError:
             pass  # file systems without locks can be written to all the same
 
@@ -66,14 +61,16 @@ class Lock:
 
 
 class ManifestFolder:
-    """A folder whose manifest names its kind, and the lock of its writer."""
+    """A folder with a manifest that names its kind, and the lock of its writer."""
 
     kind: ClassVar[str]
     """What the manifest calls the kind of folder."""
     noun: ClassVar[str]
     """What errors call its contents."""
-    schema: ClassVar[int]
+    schema: ClassVar[int] = 1
     """Version of its layout; later ones are refused."""
+    entries: ClassVar[dict[str, Any]]
+    """Types of the manifest's entries; the first must be there."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], lock: Lock | None = None) -> None:
         self.path = path
@@ -88,20 +85,14 @@ class ManifestFolder:
         """
         with writing(path):
             if path.exists() and not path.is_dir():
-                raise RunError(
-                    f"{path} is a file, not a folder; choose another --out",
-                    code="not-a-folder",
-                    path=path,
-                )
+                advice = "is a file, not a folder; choose another --out"
+                raise file_error(path, advice, "not-a-folder", RunError)
             names = {entry.name for entry in path.iterdir()} if path.exists() else set()
         kind = _kind(path) if MANIFEST_FILE in names else None
         if names and kind != cls.kind and (kind is not None or LOCK_FILE not in names):
-            raise RunError(
-                f"{path} is not empty and holds no {cls.noun} of pseudocore; its files are left alone, "
-                "choose another --out",
-                code="foreign-folder",
-                path=path,
-            )
+            what = f"is not empty and holds no {cls.noun} of pseudocore"
+            advice = "its files are left alone, choose another --out"
+            raise file_error(path, f"{what}; {advice}", "foreign-folder", RunError)
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
         return Lock(path)
@@ -125,43 +116,29 @@ class ManifestFolder:
         }
 
     @classmethod
-    def read_manifest(cls, path: Path, **required: type) -> dict[str, Any]:
-        """The manifest in a folder; its kind, schema and `required` entries are checked."""
+    def read_manifest(cls, path: Path) -> dict[str, Any]:
+        """The manifest in a folder, checked."""
+        if not os.path.exists(path):
+            raise RunError(f"there is no folder {path}", code="not-a-folder", path=path)
         if not os.path.isdir(path):
-            is_file = os.path.exists(path)
-            what = f"{path} is a file, not a folder" if is_file else f"there is no folder {path}"
-            raise RunError(what, code="not-a-folder", path=path)
-        file = path / MANIFEST_FILE
+            raise file_error(path, "is a file, not a folder", "not-a-folder", RunError)
+        file, nothing = path / MANIFEST_FILE, f"holds no {cls.noun}"
         if not file.exists():
-            raise RunError(
-                f"{path} holds no {cls.noun}: it has no {MANIFEST_FILE}",
-                code="no-manifest",
-                path=path,
-            )
+            raise file_error(path, f"{nothing}: it has no {file.name}", "no-manifest", RunError)
         manifest = read_json(file)
-        if manifest.get("kind") != cls.kind:
-            raise RunError(
-                f"{path} holds no {cls.noun}: the kind of its {MANIFEST_FILE} is {manifest.get('kind')!r}",
-                code="foreign-folder",
-                path=path,
-                kind=manifest.get("kind"),
-            )
-        for name, expected in {"schema": int, **required}.items():
+        if (kind := manifest.get("kind")) != cls.kind:
+            message = f"{nothing}: the kind of its {file.name} is {kind!r}"
+            raise file_error(path, message, "foreign-folder", RunError, kind=kind)
+        required = ("schema", next(iter(cls.entries)))
+        for name, expected in {"schema": int, **cls.entries}.items():
             value = manifest.get(name)
-            if not isinstance(value, expected) or isinstance(value, bool):
-                raise RunError(
-                    f"{file} is damaged: its {name} is {value!r}",
-                    code="damaged-manifest",
-                    path=file,
-                )
-        if manifest["schema"] > cls.schema:
-            raise RunError(
-                f"{path} was made by a later pseudocore (schema {manifest['schema']}, this one reads up "
-                f"to {cls.schema}); upgrade to use it",
-                code="later-schema",
-                path=path,
-                schema=manifest["schema"],
-            )
+            if not isinstance(value, expected) and (name in manifest or name in required):
+                message = f"is damaged: its {name} is {value!r}"
+                raise file_error(file, message, "damaged-manifest", RunError)
+        if (schema := manifest["schema"]) > cls.schema:
+            message = f"schema {schema}, this one reads up to {cls.schema}"
+            message = f"was made by a later pseudocore ({message}); upgrade to use it"
+            raise file_error(path, message, "later-schema", RunError, schema=schema)
         return manifest
 
     def close(self) -> None:

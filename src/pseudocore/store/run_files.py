@@ -1,6 +1,4 @@
-"""The files that a run writes while it works: its checkpoint, replaced whole, and its metrics, one JSON
-object a line.
-"""
+"""The files that a run writes while it works: its checkpoint and its metrics."""
 
 import math
 import time
@@ -12,7 +10,14 @@ from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError, RunError
 from pseudocore.store.coreset_file import read_tensors, write_tensors
-from pseudocore.store.files import decode_json, encode_json, reading, write_bytes, writing
+from pseudocore.store.files import (
+    decode_json,
+    encode_json,
+    file_error,
+    reading,
+    write_bytes,
+    writing,
+)
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 METRICS_FILE = "metrics.jsonl"
@@ -43,17 +48,11 @@ class CheckpointFile:
             raise ArtifactError(f"{error}; {advice}", code=error.code, **error.fields) from error
         step, seconds = header.get("step"), header.get("seconds")
         if type(step) is not int:
-            raise ArtifactError(
-                f"{self.path} does not say at which step it was saved; {advice}",
-                code="damaged-checkpoint",
-                path=self.path,
-            )
+            message = f"does not say at which step it was saved; {advice}"
+            raise file_error(self.path, message, "damaged-file")
         if header.get("config") != self.config_digest:
-            raise RunError(
-                f"{self.path} belongs to another configuration than the run's config.toml; {advice}",
-                code="checkpoint-of-another-config",
-                path=self.path,
-            )
+            message = f"belongs to another configuration than the run's config.toml; {advice}"
+            raise file_error(self.path, message, "another-config", RunError)
         if isinstance(seconds, float) and 0 <= seconds < math.inf:
             self.seconds = seconds
         return step, tensors
@@ -72,7 +71,7 @@ class CheckpointFile:
 
 
 class MetricsFile:
-    """Lines of numbers, `step` first; without times, so that a resumed run has an uninterrupted one's."""
+    """One JSON object a line, `step` first; a resumed run writes an uninterrupted one's."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,12 +95,8 @@ class MetricsFile:
             if entry := _entry(line):
                 entries.append(entry)
             elif line.endswith(b"\n"):
-                raise ArtifactError(
-                    f"{self.path} is damaged: line {number} is not a JSON object with a step; delete it",
-                    code="damaged-metrics",
-                    path=self.path,
-                    line=number,
-                )
+                message = f"line {number} is not a JSON object with a step; delete it"
+                raise file_error(self.path, f"is damaged: {message}", "damaged-file", line=number)
         return entries
 
     def _lines(self) -> list[bytes]:

@@ -10,13 +10,14 @@ folder without one was killed while its files moved, and the next `settle` compl
 """
 
 import hashlib
+import operator
 import os
 import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.types import Coreset
@@ -27,6 +28,7 @@ from pseudocore.store.files import (
     decode_toml,
     encode_json,
     encode_toml,
+    file_error,
     partial_of,
     read_json,
     read_toml,
@@ -49,27 +51,24 @@ _EVALUATIONS = "evaluations"
 _CONTINUAL = "continual"
 _REPLACED = ".replaced"
 _FILES = (MANIFEST_FILE, CHECKPOINT_FILE, CORESET_FILE, METRICS_FILE, CONFIG_FILE)
-_ENTRY_TYPES: dict[str, Any] = {
-    "reason": str,
-    "command": str,
-    "resumed": list,
-    "seconds": int | float,
-    "num_steps": int,
-    "points": int,
-    "cost": dict,
-    "experts": dict,
-}
-"""Types of the manifest's entries, where they are present."""
 
 
 class Run(ManifestFolder):
-    """A run folder. `create` gives one to write, locked against other writers; `open` gives one to
-    read and evaluate.
-    """
+    """A run folder: `create` gives one to write, locked against others; `open` one to read."""
 
     kind = "pseudocore run"
     noun = "run"
-    schema = 1
+    entries: ClassVar = {
+        "status": str,
+        "reason": str,
+        "command": str,
+        "resumed": list,
+        "seconds": int | float,
+        "num_steps": int,
+        "points": int,
+        "cost": dict,
+        "experts": dict,
+    }
 
     def __init__(
         self, path: Path, config: dict[str, Any], manifest: dict[str, Any], lock: Lock | None = None
@@ -80,9 +79,7 @@ class Run(ManifestFolder):
         self.checkpoints = CheckpointFile(path / CHECKPOINT_FILE, digest.hexdigest())
         self._metrics = MetricsFile(path / METRICS_FILE)
         self.was_restored = False
-        """Whether this run ended before it had saved anything, and the run it was to overwrite is
-        back in its place.
-        """
+        """Whether this run ended without a checkpoint, and the one it was to overwrite is back."""
 
     @classmethod
     def create(
@@ -96,15 +93,12 @@ class Run(ManifestFolder):
     ) -> "Run":
         """Start a run in a new or empty folder, resume the one that is there, or overwrite it.
 
-        Resuming a finished run changes nothing; it has `finished` set. An overwritten run is
-        stashed until the new one has its coreset, and restored when the new one ends without a
-        checkpoint.
+        Resuming a finished run changes nothing. An overwritten run is stashed until the new one has
+        its coreset, and restored when the new one ends without a checkpoint.
         """
         if resume and overwrite:
-            raise ConfigError(
-                "--resume and --overwrite exclude each other; give one of them",
-                code="conflicting-options",
-            )
+            message = "--resume and --overwrite exclude each other; give one of them"
+            raise ConfigError(message, code="conflicting-options")
         path = Path(path)
         given = decode_toml(encode_toml(config))  # as it will be read back
         lock = cls.claim(path)
@@ -128,22 +122,25 @@ class Run(ManifestFolder):
     def open(cls, path: StrPath) -> "Run":
         """The run in a folder, for reading it and for adding evaluations."""
         path = Path(path)
-        manifest = cls.read_manifest(path, status=str)
+        manifest = cls.read_manifest(path)
         return cls(path, _stored_config(path), manifest)
 
     @classmethod
     def _resume(cls, path: Path, given: dict[str, Any], lock: Lock) -> "Run":
-        manifest = cls.read_manifest(path, status=str)
-        _check_entries(manifest, path)
+        manifest = cls.read_manifest(path)
+        try:
+            profiling.from_table(manifest.get("cost", {}))
+            operator.index(manifest.get("experts", {}).get("num_experts", 0))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            message = "is damaged: its cost or its experts are not what a run has written"
+            file = path / MANIFEST_FILE
+            raise file_error(file, message, "damaged-manifest", RunError) from error
         stored = _stored_config(path)
         if found := differences(stored, given):
-            raise RunError(
-                f"cannot resume {path} with another configuration ({'; '.join(found)}); pass "
-                "--overwrite to start again",
-                code="another-config",
-                path=path,
-                differences=found,
+            message = (
+                f"with another configuration ({'; '.join(found)}); pass --overwrite to start again"
             )
+            raise RunError(f"cannot resume {path} {message}", code="another-config", path=path)
         run = cls(path, stored, manifest, lock)
         if not run.finished:
             resumed = [*manifest.get("resumed", []), now()]
@@ -172,7 +169,7 @@ class Run(ManifestFolder):
         self._metrics.append(step, values)
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop the lines after `step` and an unfinished last one: a resumed run logs these again."""
+        """Drop the lines after `step`, which a resumed run logs again, and an unfinished one."""
         self._metrics.truncate(step)
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -184,7 +181,7 @@ class Run(ManifestFolder):
     def coreset(self) -> Coreset:
         has_ended = self.manifest["status"] not in ("interrupted", "running")
         if not has_ended and not (self.path / CORESET_FILE).exists():
-            raise RunError(self._unfinished(), code="no-coreset-yet", path=self.path)
+            raise file_error(self.path, self._unfinished(), "no-coreset-yet", RunError)
         return load_coreset(self.path)
 
     def save_evaluation(self, name: str, evaluation: Mapping[str, Any]) -> None:
@@ -209,25 +206,22 @@ class Run(ManifestFolder):
         super().close()
 
     def _unfinished(self) -> str:
-        """Why there is no coreset, and the command that resumes the run."""
         reason = "it is still running, or was killed"
         if self.manifest["status"] == "interrupted":
             reason = self.manifest.get("reason") or "interrupted"
         try:
-            words = shlex.split(str(self.manifest.get("command", "")))
+            words = shlex.split(self.manifest.get("command", ""))
         except ValueError:  # an edited manifest
             words = []
         resuming = "the command that made it and --resume"
         if words[:2] == ["pseudocore", "reduce"]:
             kept = [word for word in words if word not in ("--resume", "--overwrite")]
             resuming = shlex.join([*kept, "--resume"])
-        return f"{self.path} has no coreset yet ({reason}); resume with: {resuming}"
+        return f"has no coreset yet ({reason}); resume with: {resuming}"
 
 
 def stash(path: Path) -> None:
-    """Put the run in a folder aside; one that was itself to overwrite another, and never had a
-    coreset, is removed instead.
-    """
+    """Put the run in a folder aside; remove one that was itself to overwrite another."""
     settle(path)
     aside = path / _REPLACED
     with writing(path):
@@ -239,9 +233,7 @@ def stash(path: Path) -> None:
 
 
 def settle(path: Path) -> bool:
-    """Drop the stashed run when the new one has its coreset; restore it, and say so, when the new
-    one has not even a checkpoint.
-    """
+    """Drop the stashed run once there is a coreset; restore it, and say so, if nothing is saved."""
     aside = path / _REPLACED
     if not aside.exists():
         return False
@@ -268,64 +260,33 @@ def refuse_own_file(path: Path) -> None:
         folder != home or path.name in (*_FILES, LOCK_FILE) or path.match("expert-*.safetensors")
     )
     if is_ours and is_needed and path.exists():
-        raise RunError(
-            f"{path} belongs to what {path.parent} holds and is left alone; name another file",
-            code="own-file",
-            path=path,
-        )
+        message = f"belongs to what {path.parent} holds and is left alone; name another file"
+        raise file_error(path, message, "own-file", RunError)
 
 
 def _refuse_run(path: Path) -> None:
     if (path / MANIFEST_FILE).exists():
-        raise RunError(
-            f"{path} already holds a run; pass --resume to continue it or --overwrite to replace it",
-            code="existing-run",
-            path=path,
-        )
+        message = "already holds a run; pass --resume to continue it or --overwrite to replace it"
+        raise file_error(path, message, "existing-run", RunError)
     for name in (CORESET_FILE, CHECKPOINT_FILE, METRICS_FILE):
         if (path / name).exists():
-            raise RunError(
-                f"{path} holds the {name} of a run without its {MANIFEST_FILE}; pass --overwrite to "
-                "start again",
-                code="run-without-manifest",
-                path=path,
-            )
+            message = f"holds the {name} of a run without its {MANIFEST_FILE}"
+            message = f"{message}; pass --overwrite to start again"
+            raise file_error(path, message, "run-without-manifest", RunError)
 
 
 def _stored_config(path: Path) -> dict[str, Any]:
     try:
         return read_toml(path / CONFIG_FILE)
     except ConfigError as error:
-        raise RunError(
-            f"the run in {path} has lost its configuration: {error}", code="lost-config", path=path
-        ) from error
-
-
-def _check_entries(manifest: dict[str, Any], path: Path) -> None:
-    """Refuse to resume from a manifest with entries that no run has written."""
-    for name, value in manifest.items():
-        try:
-            if not isinstance(value, _ENTRY_TYPES.get(name, object)):
-                raise TypeError
-            if name == "experts" and type(value.get("num_experts", 0)) is not int:
-                raise TypeError
-            if name == "cost":
-                profiling.from_table(value)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise RunError(
-                f"{path / MANIFEST_FILE} is damaged: its {name} is {value!r}",
-                code="damaged-manifest",
-                path=path / MANIFEST_FILE,
-            ) from error
+        message = f"the run in {path} has lost its configuration: {error}"
+        raise RunError(message, code="lost-config", path=path) from error
 
 
 def _save_result(folder: Path, name: str, table: Mapping[str, Any]) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-        raise ConfigError(
-            f"{name!r} cannot name an evaluation; use letters, digits, '.', '_' and '-'",
-            code="invalid-name",
-            name=name,
-        )
+        message = f"{name!r} cannot name an evaluation; use letters, digits, '.', '_' and '-'"
+        raise ConfigError(message, code="invalid-name", name=name)
     with writing(folder):
         folder.mkdir(exist_ok=True)
     write_json(folder / f"{name}.json", table)

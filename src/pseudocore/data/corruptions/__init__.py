@@ -45,12 +45,9 @@ def corrupt(
     """
     _check(kind, severity)
     if x.dtype != torch.uint8 or x.ndim != 4 or min(x.shape[2:]) < 8:
-        raise DataError(
-            "corruptions work on uint8 images (n, channels, height, width) of at least 8×8, not on "
-            f"{x.dtype} {tuple(x.shape)}",
-            code="not-images",
-            shape=tuple(x.shape),
-        )
+        needed = "uint8 images (n, channels, height, width) of at least 8×8"
+        message = f"corruptions work on {needed}, not on {x.dtype} {tuple(x.shape)}"
+        raise DataError(message, code="not-images", shape=tuple(x.shape))
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for start in range(0, len(x), block):
         part = x[start : start + block].cpu().double() / 255
@@ -85,17 +82,11 @@ def official(name: str, kind: str, severity: int, *, root: Path | None = None) -
 def _check(kind: str, severity: int) -> None:
     if kind not in DISTORTIONS:
         hint = did_you_mean(kind, CORRUPTIONS)
-        raise ConfigError(
-            f"unknown corruption {kind!r}{hint} (known: {', '.join(CORRUPTIONS)})",
-            code="unknown-corruption",
-            kind=kind,
-        )
+        message = f"unknown corruption {kind!r}{hint} (known: {', '.join(CORRUPTIONS)})"
+        raise ConfigError(message, code="unknown-corruption", kind=kind)
     if type(severity) is not int or severity not in SEVERITIES:
-        raise ConfigError(
-            f"a corruption's severity is a whole number from 1 to 5, not {severity!r}",
-            code="out-of-range",
-            severity=severity,
-        )
+        message = f"a corruption's severity is a whole number from 1 to 5, not {severity!r}"
+        raise ConfigError(message, code="out-of-range", severity=severity)
 
 
 def _array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -109,9 +100,6 @@ def _array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         message = f"{path} cannot be read as an array ({reason}); {advice}"
         raise DataError(message, code="damaged-data", path=path) from error
     if array.shape != shape or array.dtype.kind not in "ui":
-        raise DataError(
-            f"{path} holds {array.dtype} {array.shape}, not whole numbers {shape}; {advice}",
-            code="damaged-data",
-            path=path,
-        )
+        message = f"{path} holds {array.dtype} {array.shape}, not whole numbers {shape}; {advice}"
+        raise DataError(message, code="damaged-data", path=path)
     return array

@@ -2,8 +2,8 @@
 for images of any size.
 
 Each takes pixels in [0, 1] (n, channels, height, width), float64, a severity 1 to 5 and one random
-stream per image, and gives pixels that may leave [0, 1]. Constants are those of the script that made
-CIFAR-10-C; lengths in pixels stay the same at every image size, except those of the elastic
+stream per image, and gives pixels that may leave [0, 1]. Constants are those of the script that
+made CIFAR-10-C; lengths in pixels are the same at every image size, except those of the elastic
 transform, which are shares of the side. Deviations:
 
 1. `frost` lays procedural ice over the image (ridged clouds, tinted blue); theirs is cut from
@@ -61,9 +61,7 @@ def _defocus_blur(x: Tensor, severity: int, _: Sequence[Rng]) -> Tensor:
 
 
 def _glass_blur(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
-    """Pixels take the value of a neighbour above or to the left: meant as swaps, copies in effect
-    in the official script.
-    """
+    """Pixels copy a neighbour above or to the left; the official script means to swap them."""
     sigma, rounds = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))[severity - 1]
     x = as_bytes(warp.blur(x, sigma)).double() / 255
     height, width = x.shape[-2:]
@@ -123,7 +121,7 @@ def _fog(x: Tensor, severity: int, rngs: Sequence[Rng]) -> Tensor:
 
 
 def _brightness(x: Tensor, severity: int, _: Sequence[Rng]) -> Tensor:
-    """Adds to the value of HSV; at equal hue and saturation the channels grow in proportion to it."""
+    """Adds to the value of HSV; the channels grow in proportion, hue and saturation stay."""
     value = x.amax(1, keepdim=True)
     brighter = (value + (0.05, 0.1, 0.15, 0.2, 0.3)[severity - 1]).clamp(max=1)
     return torch.where(value > 0, x * (brighter / value.clamp(min=1e-300)), brighter)
@@ -206,9 +204,7 @@ DISTORTIONS: dict[str, Distortion] = {kind.__name__[1:]: kind for kind in _KINDS
 
 
 def _each(rngs: Sequence[Rng], draw: Callable[[Rng], Tensor]) -> Tensor:
-    """One draw per image, from its own stream: what an image gets does not depend on its
-    neighbours.
-    """
+    """One draw per image, from its own stream."""
     return torch.stack([draw(rng) for rng in rngs])
 
 
@@ -233,13 +229,10 @@ def as_bytes(x: Tensor) -> Tensor:
 
 
 def _by_pillow(x: Tensor, change: Callable[[Any, Any], Any]) -> Tensor:
-    """Every image changed by Pillow, as 8-bit grey or RGB; `change` gets `PIL.Image` and a picture."""
+    """Every image changed by Pillow, as 8-bit grey or RGB."""
     if x.shape[1] not in (1, 3):
-        raise DataError(
-            f"this corruption works on grey or RGB images, not on {x.shape[1]} channels",
-            code="not-images",
-            shape=tuple(x.shape),
-        )
+        message = f"this corruption works on grey or RGB images, not on {x.shape[1]} channels"
+        raise DataError(message, code="not-images", shape=tuple(x.shape))
     pillow = optional_module("PIL.Image", "Pillow", "images")
     out = []
     for image in as_bytes(x).permute(0, 2, 3, 1).numpy():

@@ -10,26 +10,23 @@ from torch import Tensor
 
 
 def blur(x: Tensor, sigma: float, *, truncate: float = 4.0, mirror: bool = False) -> Tensor:
-    """Gaussian blur, cut off at `truncate` deviations; beyond the edge lies the edge's pixel, or
-    with `mirror` the mirror image.
-    """
+    """Gaussian blur, cut off at `truncate` deviations; the edge is repeated, or mirrored."""
     rows, columns = (_smoothing(size, sigma, truncate, mirror).to(x) for size in x.shape[-2:])
     return rows @ x @ columns.T
 
 
 def filtered(x: Tensor, kernel: Tensor) -> Tensor:
-    """Every channel filtered by a small odd square kernel, mirrored about the pixels of the edge."""
+    """Every channel filtered by a small odd square kernel, mirrored about the edge's pixels."""
     radius = kernel.shape[0] // 2
     padded = F.pad(x, (radius,) * 4, mode="reflect")
     return F.conv2d(padded.flatten(0, 1)[:, None], kernel.to(x)[None, None]).view(x.shape)
 
 
 def motion_blur(x: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
-    """The mean along a half-line from each pixel, weighted by half a Gaussian, in whole pixels; one
-    direction (n,) per image.
+    """The mean along a half-line from each pixel, weighted by half a Gaussian; directions (n,).
 
-    ImageMagick's operation, which the official corruptions use: 2·radius + 1 steps, pixels beyond
-    the edge are those of the edge.
+    ImageMagick's operation, as in the official corruptions: 2·radius + 1 steps in whole pixels, the
+    edge repeated.
     """
     steps = torch.arange(2 * radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (steps / sigma) ** 2)
@@ -62,10 +59,8 @@ def zoom(x: Tensor, factor: float) -> Tensor:
 
 
 def displace(x: Tensor, rows: Tensor, columns: Tensor, *, about_edge_pixels: bool) -> Tensor:
-    """x read at fractional pixel positions (n, height, width), linearly; beyond the edge lies the
-    mirror image.
-
-    The mirror stands on the centres of the edge's pixels, or on their outer sides.
+    """x read at fractional pixel positions (n, height, width), linearly, mirrored at the centres of
+    the edge's pixels or at their outer sides.
     """
     height, width = x.shape[-2:]
     if about_edge_pixels:
@@ -78,10 +73,9 @@ def displace(x: Tensor, rows: Tensor, columns: Tensor, *, about_edge_pixels: boo
 
 
 def plasma(noise: Tensor, decay: float) -> Tensor:
-    """Clouds (n, side, side) in [0, 1] by the diamond-square algorithm on a torus; `noise` is
-    uniform on [-1, 1], side a power of 2.
+    """Clouds (n, side, side) in [0, 1] by the diamond-square algorithm on a torus.
 
-    Each round halves the grid and divides the size of its random steps by `decay` squared.
+    The side is a power of 2; `noise`, uniform on [-1, 1], is divided by `decay` squared each round.
     """
     n, side, _ = noise.shape
     cloud, amplitude, step = torch.zeros_like(noise), 1.0, side
