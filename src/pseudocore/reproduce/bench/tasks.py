@@ -137,7 +137,7 @@ def _on_images(
 
 
 def _inner_step(problem: Problem, workload: Workload, y: Tensor) -> Move:
-    energy = trajectory.energy_on(problem, y)
+    energy = trajectory.MeanLoss(problem, y)
 
     def move(state: _State, rng: Rng) -> _State:
         theta = unroll.descend(
@@ -149,7 +149,7 @@ def _inner_step(problem: Problem, workload: Workload, y: Tensor) -> Move:
 
 
 def _inner_step_and_back(problem: Problem, workload: Workload, y: Tensor) -> Move:
-    energy = trajectory.energy_on(problem, y)
+    energy = trajectory.MeanLoss(problem, y)
 
     def move(state: _State, rng: Rng) -> _State:
         pulled = unroll.differentiate(
@@ -168,7 +168,7 @@ def _inner_step_and_back(problem: Problem, workload: Workload, y: Tensor) -> Mov
 
 
 def _image_gradient(problem: Problem, workload: Workload, y: Tensor) -> Move:
-    energy = trajectory.energy_on(problem, y)
+    energy = trajectory.MeanLoss(problem, y)
 
     def move(state: _State, rng: Rng) -> _State:
         near = trajectory.near(state.theta, 0.01, rng, num=NUM_INSIDE // 2)
