@@ -23,8 +23,8 @@ MakeProblem = Callable[..., Problem]
 Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]
 
 
-class MemoryShelf:
-    """A shelf that remembers what was put on it."""
+class MemoryCache:
+    """A cache in memory."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
@@ -40,14 +40,14 @@ class MemoryShelf:
 
 
 @pytest.fixture
-def cache() -> MemoryShelf:
-    return MemoryShelf()
+def cache() -> MemoryCache:
+    return MemoryCache()
 
 
 @pytest.fixture(scope="session")
 def make_problem() -> MakeProblem:
-    """Three overlapping Gaussian classes of six features in float64, under logistic regression
-    unless told.
+    """Three overlapping Gaussian classes of six features in float64, by default under logistic
+    regression.
     """
 
     def make(model: Linear | MLP = Linear(), num: int = 45) -> Problem:  # noqa: B008  frozen

@@ -104,7 +104,6 @@ def focal_loss(logits: Tensor, y: Tensor) -> Tensor:
 
 
 # --- finite differences of the written-out objectives
-# -------------------------------------------------------------------
 
 
 def test_forward_kl_is_the_gradient_of_equation_20(
@@ -233,7 +232,6 @@ def test_reverse_kl_is_algorithm_4_written_out(problem: Problem) -> None:
 
 
 # --- each other
-# --------------------------------------------------------------------------------------------------
 
 
 def test_without_noise_contrastive_divergence_is_forward_kl(problem: Problem) -> None:
@@ -268,7 +266,6 @@ def test_mtt_is_bpc_w(problem: Problem) -> None:
 
 
 # --- inputs
-# --------------------------------------------------------------------------------------------------
 
 
 def test_mixes_lie_between_two_images_of_a_class(problem: Problem) -> None:

@@ -27,8 +27,8 @@ from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import Linear
 from pseudocore.models.flat import FlatModel
 from pseudocore.objectives import class_matching as classwise
-from pseudocore.objectives import trajectory
 from pseudocore.objectives.distances import between
+from pseudocore.objectives.image_sgd import ImagesState
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.loop import run
 from pseudocore.selection.last_layer_gradients import LastLayer, gradient_variance
@@ -127,7 +127,6 @@ def by_class(x: Tensor, score: Callable[[Tensor, int], Tensor]) -> float:
 
 
 # --- losses and pixel gradients
-# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("distance", ["cosine", "mse", "squares", "l2"])
@@ -259,7 +258,7 @@ def test_mean_features_by_hand() -> None:
     data = Dataset("plane", Examples(x, y), Examples(x, y), 2)
     problem = Problem(data, Linear().build((2,), 2), whiten.make("none", data))
     points = torch.tensor([[3.0, 2.0], [10.0, 0.0]])  # the classes' means are (1, 2) and (10, 1)
-    state = trajectory.State(points, torch.tensor([0, 1]), torch.zeros(2, 2))
+    state = ImagesState(points, torch.tensor([0, 1]), torch.zeros(2, 2))
     after, info = DM(per_class=1, image_lr=0.25).step(problem, state, STEP)
     assert float(info.loss) == 4 + 1
     assert after.velocity.tolist() == [[4, 0], [0, -2]]
@@ -267,7 +266,6 @@ def test_mean_features_by_hand() -> None:
 
 
 # --- distances and variances
-# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["cosine", "mse", "squares", "l2"])
@@ -361,7 +359,6 @@ def test_without_curvature_it_is_gradient_matching(problem: Problem) -> None:
 
 
 # --- networks
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -427,7 +424,6 @@ def test_a_network_lives_for_as_many_steps_as_it_should(problem: Problem, make: 
 
 
 # --- inputs
-# --------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_drawn_without_replacement_and_is_all_of_a_small_class() -> None:

@@ -55,7 +55,6 @@ def shaken(x: Tensor, rng: Rng) -> Tensor:
 
 
 # --- losses
-# --------------------------------------------------------------------------------------------------
 
 
 @every_loss
@@ -107,7 +106,6 @@ def test_the_focal_loss_of_a_sure_and_right_network_keeps_its_digits() -> None:
 
 
 # --- training
-# --------------------------------------------------------------------------------------------------
 
 
 def by_torch(problem: Problem, training: Training, number: int, num_epochs: int) -> list[Tensor]:

@@ -53,7 +53,6 @@ def literal(s: Array, num: int) -> list[int]:
 
 
 # --- the rule
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "num"), [(10, 1), (10, 10), (23, 7), (40, 15), (60, 30)])
@@ -146,7 +145,6 @@ def test_a_smaller_budget_is_a_beginning_of_a_larger_one() -> None:
 
 
 # --- the promises
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "num"), [(9, 2), (11, 3), (12, 4)])
@@ -195,7 +193,6 @@ def test_everyone_belongs_to_the_nearest_choice(monkeypatch: pytest.MonkeyPatch)
 
 
 # --- corners
-# --------------------------------------------------------------------------------------------------
 
 
 def test_all_of_them() -> None:

@@ -114,7 +114,6 @@ def apart(x: Array, order: int = 2) -> Array:
 
 
 # --- facility location
-# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_dimensions", [1, 4, 18])
@@ -234,7 +233,6 @@ def test_random_candidates(name: str, problem: Problem) -> None:
 
 
 # --- matching
-# --------------------------------------------------------------------------------------------------
 
 
 def pursue(g: Array, target: Array, num: int, ridge: float) -> tuple[list[int], Array]:
@@ -314,7 +312,6 @@ def test_glister(problem: Problem, name: str, step_size: float) -> None:
 
 
 # --- scores
-# --------------------------------------------------------------------------------------------------
 
 
 def scores(name: str, problem: Problem) -> Array:
@@ -391,7 +388,6 @@ def test_contextual_diversity(problem: Problem) -> None:
 
 
 # --- all of them
-# --------------------------------------------------------------------------------------------------
 
 
 def test_all_selectors_train_one_network(problem: Problem, cache: Any) -> None:

@@ -65,7 +65,6 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # --- the rules
-# --------------------------------------------------------------------------------------------------
 
 
 @sizes
@@ -103,7 +102,6 @@ def test_a_smaller_budget_is_a_beginning_of_a_larger_one(choose: Choose) -> None
 
 
 # --- the promises
-# --------------------------------------------------------------------------------------------------
 
 
 def test_herding_follows_the_mean_far_closer_than_chance() -> None:
@@ -129,7 +127,6 @@ def test_k_center_covers_within_twice_the_optimum(n: int, num: int) -> None:
 
 
 # --- corners
-# --------------------------------------------------------------------------------------------------
 
 
 @both

@@ -63,7 +63,6 @@ def plain(x: Tensor, y: Tensor, weight: Tensor | None = None, **provenance: Any)
 
 
 # --- last-layer-vi
-# --------------------------------------------------------------------------------------------------
 
 
 def regression(problem: Problem, coreset: Coreset, y: Tensor, typical: float) -> Tensor:
@@ -208,7 +207,6 @@ def test_training_is_torchs_adam_on_the_weighted_squared_error(
 
 
 # --- sgd and ensemble
-# -------------------------------------------------------------------------------------------------
 
 
 def torch_sgd(
@@ -312,7 +310,6 @@ def test_batches_estimate_the_whole_without_bias(problem: Problem, points: Point
 
 
 # --- averaging
-# --------------------------------------------------------------------------------------------------
 
 
 def test_averaging_is_the_log_of_the_mean_probability(

@@ -103,7 +103,6 @@ def test_single_precision_is_near_double() -> None:
 
 
 # --- corners
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.5])

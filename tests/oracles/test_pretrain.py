@@ -1,4 +1,4 @@
-"""training/pretrain.py against torch's own layers and optimisers, and a shelf that counts."""
+"""training/pretrain.py against torch's own layers and optimisers, and a cache that counts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -193,8 +193,7 @@ def test_inputs_are_the_networks(problem: Problem) -> None:
     )
 
 
-# --- the shelf
-# --------------------------------------------------------------------------------------------------
+# --- the cache
 
 
 def test_it_is_trained_once(problem: Problem, cache: Any) -> None:

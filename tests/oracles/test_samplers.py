@@ -124,7 +124,6 @@ def z_scores(values: Tensor, law: Law) -> Tensor:
 
 
 # --- HMC: exact
-# --------------------------------------------------------------------------------------------------
 
 
 @every_law
@@ -268,7 +267,6 @@ def test_chains_do_not_interact() -> None:
 
 
 # --- Langevin: its own discretised law
-# ---------------------------------------------------------------------------------
 
 
 @gaussian_law
@@ -319,7 +317,6 @@ def test_sgld_on_a_skewed_density() -> None:
 
 
 # --- SGHMC: likewise
-# --------------------------------------------------------------------------------------------------
 
 
 def stationary_variance(
@@ -376,7 +373,6 @@ def test_sghmc_on_a_skewed_density() -> None:
 
 
 # --- temperature
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 4.0])

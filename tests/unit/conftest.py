@@ -2,7 +2,7 @@
 out by hand.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
@@ -12,51 +12,8 @@ from torch import Tensor
 
 from pseudocore.core.errors import PseudocoreError
 from pseudocore.core.problem import Problem
-from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples
-
-
-class LinearModel(NamedTuple):
-    """Logits W x + b; theta is W row by row, then b."""
-
-    num_features: int
-    num_classes: int
-
-    @property
-    def num_parameters(self) -> int:
-        return (self.num_features + 1) * self.num_classes
-
-    def init(
-        self,
-        rng: Rng,
-        *,
-        num: int | None = None,
-        device: Any = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        shape = (self.num_parameters,) if num is None else (num, self.num_parameters)
-        return rng.normal(*shape, device=device, dtype=dtype)
-
-    def features(
-        self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None
-    ) -> Tensor:
-        return x.flatten(1).expand(*theta.shape[:-1], -1, -1)
-
-    def logits(
-        self, theta: Tensor, x: Tensor, statistics: Mapping[str, Tensor] | None = None
-    ) -> Tensor:
-        split = self.num_features * self.num_classes
-        weight = theta[..., :split].reshape(*theta.shape[:-1], self.num_classes, self.num_features)
-        logits: Tensor = (
-            self.features(theta, x) @ weight.mT + theta[..., None, split:]
-        )  # (..., n, classes)
-        return logits
-
-    def statistics(self, theta: Tensor, x: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def describe(self) -> dict[str, Any]:
-        return {"name": "linear"}
+from pseudocore.models.dense import Linear
 
 
 class Affine(NamedTuple):
@@ -89,9 +46,8 @@ def make_problem() -> MakeProblem:
         if images:
             x = (x * 255).to(torch.uint8).reshape(4, 1, 1, 2)
         split = Examples(x, torch.tensor([0, 1, 0, 0]))
-        return Problem(
-            Dataset("four", split, split, 2), LinearModel(2, 2), Affine(shift, scale), **changes
-        )
+        data = Dataset("four", split, split, 2)
+        return Problem(data, Linear().build(data.shape, 2), Affine(shift, scale), **changes)
 
     return make
 

@@ -15,6 +15,7 @@ import pseudocore
 from pseudocore import presets
 from pseudocore.api import Reduction
 from pseudocore.cli.main import main
+from pseudocore.core import config
 from pseudocore.core.registry import inferences, methods, models
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,6 +140,25 @@ def test_the_vbpc_page_has_every_setting() -> None:
     for name in ("vbpc", "frepo"):
         fields = methods[name].make.__dataclass_fields__
         assert [field for field in fields if f"`{field}`" not in page] == []
+
+
+@pytest.mark.parametrize("name", ["dc", "dsa", "dm", "lcmat-c", "cafe"])
+def test_the_pages_of_matching_methods_name_every_setting_and_its_default(name: str) -> None:
+    told: dict[str, str] = {}
+    rows = [
+        row for row in _rows(f"docs/{'dc' if name == 'dsa' else name}.md") if row[0].startswith("`")
+    ]
+    for fields, defaults, *_ in (row for row in reversed(rows) if len(row) == 3):
+        fields, _, of = fields.partition("(")  # a flag, or the one method whose row it is
+        if (of := of.strip("`) ")) in methods and of != name:
+            continue
+        names = [word.strip("`, ") for word in fields.split(",")]
+        told |= zip(names, defaults.split(", ") if len(names) > 1 else [defaults], strict=False)
+    for option in config.options(methods[name].make):
+        value = option.default
+        if not isinstance(value, str):
+            value = f"{value:,}".removeprefix("0").removesuffix(".0") or "0"
+        assert told.get(option.name) == value, option.name
 
 
 @every_preset

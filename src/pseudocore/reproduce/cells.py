@@ -44,7 +44,7 @@ def title(table: str) -> str:
 
 
 def cells(table: str) -> tuple[Cell, ...]:
-    """The cells of a table; where only the summary of a paper is known, its presets are cells too."""
+    """The cells of a table; the presets of a paper known from its summary alone are cells too."""
     if table == digits.NAME:
         return tuple(
             Cell(table, f"{budget}-{method}", table, "", budget, method, "")

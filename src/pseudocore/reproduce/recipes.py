@@ -75,8 +75,8 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
     Args:
         recipe: What to change.
-        changes: Options of the method (`num_steps`), setup fields (`setup.width`) and options of the
-            inference (`evaluate.num_steps`).
+        changes: Options of the method (`num_steps`), setup fields (`setup.width`) and options of
+            the inference (`evaluate.num_steps`).
     """
     setup, options = dict(recipe.tables["setup"]), dict(recipe.tables["options"])
     tables = {**recipe.tables, "setup": setup, "options": options}

@@ -66,8 +66,8 @@ def render_all(out: Path) -> list[Block]:
             "[tables.md](tables.md) says how cells are run."
         ),
         Paragraph(
-            "Written by `pseudocore table --render --page docs/reproduction.md`; a test checks that "
-            "it matches the stored results."
+            "Written by `pseudocore table --render --page docs/reproduction.md`; a test checks "
+            "that it matches the stored results."
         ),
     ]
     empty = []
@@ -179,9 +179,7 @@ def _caveats(rows: Sequence[Row]) -> list[Block]:
 
 
 def _as_published(result: Result, metric: str) -> Estimate | None:
-    """By the published protocol, where it was run; else the published way of taking this metric from
-    honest inference.
-    """
+    """By the published protocol, or by honest inference with the published form of the metric."""
     published = result.evaluations.get(PUBLISHED)
     if published is None:
         return _estimate(result.evaluations[TRUE], f"published_{metric}")
