@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -71,7 +71,7 @@ def main(tokens: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
     try:
         with on_stop(interrupt), warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}")
+            warnings.showwarning = _print_once()
             with on_stop(exit_now):
                 app = make_app(words)  # may import torch, which takes a second or two
             sys.exit(app(words, exit_on_error=False, print_error=False))
@@ -110,6 +110,18 @@ def on_stop(handler: Any) -> Iterator[None]:
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+def _print_once() -> Callable[..., None]:
+    """A `warnings.showwarning` that prints each message once, in one line."""
+    shown = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            err.print(f"warning: {message}")
+
+    return show
 
 
 def make_app(words: Sequence[str]) -> App:

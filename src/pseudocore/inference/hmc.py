@@ -98,11 +98,8 @@ class HMC(ChainSampler):
     """Hamiltonian Monte Carlo, Metropolis-corrected, with adapted step size."""
 
     num_draws: Count = 20
-    """Draws kept of each chain."""
     num_burn: Whole = 100
-    """Draws discarded first, while the step size settles."""
     num_chains: Count = 4
-    """Chains, each from its own start."""
     temperature: Annotated[float | None, Range(above=0)] = None
     """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior. Defaults to .1
     or .001, selected by short chains scored on held-out training points.
