@@ -1,5 +1,5 @@
-"""What benchmarks made of cells share: coresets to work on, a clock, a record that is whole after
-every cell, scores of a prediction.
+"""What the scripts share: coresets to work on, a clock, records that are whole after every cell,
+scores of a prediction.
 """
 
 import argparse
@@ -21,57 +21,35 @@ from pseudocore.evaluation.metrics import in_batches, measure
 from pseudocore.inference.choose import held_out
 from pseudocore.inference.diagnostics import diagnose
 from pseudocore.inference.predict import Predictive
-from pseudocore.store.files import read_json, write_json
+from pseudocore.reproduce import records
 from pseudocore.store.folders import hardware, versions
 
 Cell = dict[str, Any]
-USUAL = ("accuracy", "nll", "ece", "brier", "adaptive_ece", "classwise_ece")
+SCORES = ("accuracy", "nll", "ece", "brier", "adaptive_ece", "classwise_ece")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("coresets", nargs="*", type=Path, help="coreset files or run folders")
-    parser.add_argument(
-        "--uniform", metavar="DATA", help="also make uniform coresets of this data set"
-    )
-    parser.add_argument(
-        "--ipc", type=int, nargs="+", default=[10], help="points per class of the uniform ones"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the uniform ones and of the inference"
-    )
-    parser.add_argument("--data", help="data set, when it is not the coreset's own")
-    parser.add_argument(
-        "--setup",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="change the setup, as model=convnet3",
-    )
-    parser.add_argument("--num-test", type=int, default=10_000, help="test points scored")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        help="time for each coreset; cells that no longer fit are left out, and done when run again",
-    )
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--commit", default="unknown")
-    parser.add_argument("--out", type=Path, required=True)
+    add = parser.add_argument
+    add("coresets", nargs="*", type=Path, help="coreset files or run folders")
+    add("--uniform", metavar="DATA", help="also make uniform coresets of this data set")
+    add("--ipc", type=int, nargs="+", default=[10], help="points per class of the uniform ones")
+    add("--seed", type=int, default=0, help="of the uniform ones and of the inference")
+    add("--data", help="data set, when it is not the coreset's own")
+    add("--setup", action="append", default=[], metavar="NAME=VALUE", help="as model=convnet3")
+    add("--num-test", type=int, default=10_000, help="test points scored")
+    add("--seconds", type=float, help="for each coreset; the rest is done when run again")
+    add("--device", default="auto")
+    add("--commit", default="unknown")
+    add("--out", type=Path, required=True, help="folder of records")
 
 
 def coresets(arguments: argparse.Namespace) -> Iterator[tuple[str, Coreset]]:
     """Names and coresets: those given, then those to be made."""
     for path in arguments.coresets:
         yield path.name.removesuffix(".safetensors"), api.load(path)
-    setup = name_values(arguments.setup)
+    common = {"seed": arguments.seed, "device": arguments.device, **name_values(arguments.setup)}
     for ipc in arguments.ipc if arguments.uniform else ():
-        made = api.reduce(
-            "uniform",
-            arguments.uniform,
-            per_class=ipc,
-            seed=arguments.seed,
-            device=arguments.device,
-            **setup,
-        ).coreset
+        made = api.reduce("uniform", arguments.uniform, per_class=ipc, **common).coreset
         yield f"uniform-{made.provenance['setup']['data']}-ipc{ipc}-seed{arguments.seed}", made
 
 
@@ -86,16 +64,27 @@ def name_values(pairs: Iterable[str]) -> dict[str, Any]:
     return found
 
 
+def made_here(commit: str) -> dict[str, Any]:
+    """What every record says of where it was made."""
+    return {
+        "date": str(date.today()),
+        "commit": commit,
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+
+
 def fill(
     path: Path,
-    about: dict[str, Any],
+    record: dict[str, Any],
     jobs: Iterable[tuple[Cell, Callable[[], Cell]]],
     seconds: float | None,
 ) -> dict[str, Any]:
-    """Run the jobs whose cells `path` does not hold yet, as long as there is time, and write the
-    record after each.
+    """Run the jobs whose cells the record of this name in `path` does not hold yet, while there is
+    time, and write the record after each.
     """
-    record = read_json(path) if path.exists() else {**about, "cells": []}
+    name = record["name"]
+    record = {**record, **records.read(path).get(name, {"cells": []})}
     record |= {"date": str(date.today()), "hardware": hardware(), "versions": versions()}
     known = [json.dumps(cell["key"], sort_keys=True) for cell in record["cells"]]
     began, longest = time.monotonic(), 0.0
@@ -103,7 +92,7 @@ def fill(
         if json.dumps(key, sort_keys=True) in known:
             continue
         if seconds is not None and time.monotonic() - began + longest > seconds:
-            print(f"{path.stem}: out of time before {key}", flush=True)
+            print(f"{name}: out of time before {key}", flush=True)
             break
         start = time.monotonic()
         try:
@@ -113,8 +102,8 @@ def fill(
         spent = time.monotonic() - start
         longest = max(longest, spent)
         record["cells"].append({"key": key, **result, "seconds": round(spent, 2)})
-        write_json(path, record)
-        print(path.stem, *key.values(), in_short(result), f"{spent:.1f} s", flush=True)
+        records.put(path, record)
+        print(name, *key.values(), in_short(result), f"{spent:.1f} s", flush=True)
     return record
 
 
@@ -122,21 +111,20 @@ def scores(
     predict: Callable[[Tensor], Tensor], examples: Examples, num_classes: int
 ) -> dict[str, float]:
     found = measure(predict, in_batches(examples), num_classes)
-    return {name: round(getattr(found, name), 5) for name in USUAL}
+    return {name: round(getattr(found, name), 5) for name in SCORES}
 
 
 def diagnostics(predict: Any) -> dict[str, Any]:
-    """Of chains: R-hat and ESS on predictions, acceptance; nothing for what has none."""
+    """Of chains: R-hat and ESS on predictions, acceptance; empty for other inferences."""
     if not isinstance(predict, Predictive) or isinstance(predict.draws, Tensor):
         return {}
     found = diagnose(predict)
-    step_size = {}
+    mixing = {name: getattr(found.predictions, name) for name in ("rhat", "ess_bulk", "ess_tail")}
+    names = ("accept", "divergent", "num_draws", "num_chains")
+    chains = {name: getattr(found, name) for name in names}
     if found.accept is not None:
-        step_size = {"step_size": float(predict.draws.trace("step_size").mean())}  # type: ignore[attr-defined]
-    return {
-        "rhat": found.predictions.rhat, "ess_bulk": found.predictions.ess_bulk, "ess_tail": found.predictions.ess_tail,
-        "accept": found.accept, "divergent": found.divergent, "num_draws": found.num_draws, "num_chains": found.num_chains, **step_size,
-    }  # fmt: skip
+        chains["step_size"] = float(predict.draws.trace("step_size").mean())  # type: ignore[attr-defined]
+    return {**mixing, **chains}
 
 
 def test_points(problem: Problem, num: int) -> Examples:
@@ -157,9 +145,7 @@ def in_short(result: Cell) -> str:
         f"{name}: accuracy {one['accuracy']:.3f} NLL {one['nll']:.3f}"
         for name, one in parts.items()
     ]
-    chains = [
-        f"{name} {result[name]:.2f}"
-        for name in ("accept", "rhat", "ess_bulk")
-        if result.get(name) is not None
-    ]
-    return " ".join([*texts, *chains]) or str(result.get("error", ""))
+    for name in ("accept", "rhat", "ess_bulk"):
+        if result.get(name) is not None:
+            texts.append(f"{name} {result[name]:.2f}")
+    return " ".join(texts) or str(result.get("error", ""))

@@ -1,15 +1,12 @@
-"""Coresets × inferences: accuracy, NLL, calibration, mixing, and, when asked for, corruptions and
-other architectures.
+"""Coresets × inferences: accuracy, NLL, calibration and mixing; corruptions and networks if asked.
 
-    PYTHONPATH=src python benchmarks/inference_table.py uniform.safetensors vbpc.safetensors --out
-    results --seconds 240 PYTHONPATH=src python benchmarks/inference_table.py --uniform
-    fashion-mnist --ipc 10 --severity 1 3 5 --out results PYTHONPATH=src python
-    benchmarks/inference_table.py a.safetensors --inference sgd --model convnet3 resnet18 vgg11
-    alexnet --out results
+    PYTHONPATH=src python benchmarks/inference_table.py a.safetensors --out results --seconds 240
+    PYTHONPATH=src python benchmarks/inference_table.py --uniform fashion-mnist --severity 1 3 5
+    PYTHONPATH=src python benchmarks/inference_table.py a.safetensors --model convnet3 resnet18
 
-For every coreset one JSON, written after every cell; run again with more time, it goes on where it
-stopped. Each inference runs with its defaults, unless `--set inference.option=value` says
-otherwise, over `--seeds` fresh networks or sets of chains; a table closes the run.
+A record for every coreset in OUT/inference.jsonl, written after every cell; run again with more
+time, it resumes. Each inference runs with its defaults, changed by `--set inference.option=value`,
+over `--seeds` fresh networks or sets of chains; a table closes the run.
 """
 
 import argparse
@@ -17,10 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from cells import Cell, add_arguments, coresets, fill, name_values
+from cells import Cell, add_arguments, coresets, fill, name_values, test_points
 
 from pseudocore import api
-from pseudocore.core.types import Coreset, Dataset, Examples
+from pseudocore.core.types import Coreset, Dataset
 from pseudocore.evaluation.names import format_metric
 
 INFERENCES = ("last-layer-vi", "laplace", "sgd", "ensemble", "sgld", "a-sghmc", "hmc")
@@ -35,42 +32,30 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_arguments(parser)
-    parser.add_argument("--inference", nargs="+", default=list(INFERENCES))
-    parser.add_argument(
-        "--model", nargs="+", default=[None], help="networks to fit; unless told, the coreset's own"
-    )
-    parser.add_argument(
-        "--augment", help="augmentation of a-sghmc, as color_crop_cutout_flip_scale_rotate"
-    )
-    parser.add_argument(
-        "--severity",
-        type=int,
-        nargs="*",
-        default=[],
-        help="also score all corruptions at these severities",
-    )
-    parser.add_argument("--num-robust", type=int, default=1000)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--set", action="append", default=[], metavar="INFERENCE.OPTION=VALUE")
+    add = parser.add_argument
+    add("--inference", nargs="+", default=list(INFERENCES))
+    add("--model", nargs="+", default=[None], help="networks to fit; default the coreset's own")
+    add("--augment", help="of a-sghmc, as color_crop_cutout_flip_scale_rotate")
+    add("--severity", type=int, nargs="*", default=[], help="also score all corruptions at these")
+    add("--num-robust", type=int, default=1000)
+    add("--seeds", type=int, default=3)
+    add("--set", action="append", default=[], metavar="INFERENCE.OPTION=VALUE")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     records = []
     for name, coreset in coresets(arguments):
-        about = {
+        record = {
+            "name": name,
             "coreset": name,
             "points": len(coreset),
             "provenance": dict(coreset.provenance),
             "commit": arguments.commit,
         }
-        path = arguments.out / f"inference-{name}.json"
-        data = api.build_problem(
+        problem = api.build_problem(
             coreset, arguments.data, device=arguments.device, **name_values(arguments.setup)
-        ).data
-        data = replace(
-            data,
-            test=Examples(data.test.x[: arguments.num_test], data.test.y[: arguments.num_test]),
         )
-        records.append(fill(path, about, jobs(coreset, data, arguments), arguments.seconds))
+        data = replace(problem.data, test=test_points(problem, arguments.num_test))
+        found = jobs(coreset, data, arguments)
+        records.append(fill(arguments.out / "inference.jsonl", record, found, arguments.seconds))
     show(records)
 
 
@@ -102,29 +87,29 @@ def job(
 ) -> Callable[[], Cell]:
     def run() -> Cell:
         found = api.evaluate(
-            coreset, data, inference=inference, seeds=arguments.seeds, first_seed=arguments.seed, device=arguments.device,
-            setup=setup, severities=arguments.severity, num_robust=arguments.num_robust, **own,
-        )  # fmt: skip
-        mixing = [one["predictions"] for one in found.get("diagnostics", [])]
-        worst = (
-            {
-                "rhat": max(one["rhat"] for one in mixing),
-                "ess_bulk": min(one["ess_bulk"] for one in mixing),
-            }
-            if mixing
-            else {}
+            coreset,
+            data,
+            inference=inference,
+            seeds=arguments.seeds,
+            first_seed=arguments.seed,
+            device=arguments.device,
+            setup=setup,
+            severities=arguments.severity,
+            num_robust=arguments.num_robust,
+            **own,
         )
-        return {**found, "setup": setup, **worst}
+        cell = {**found, "setup": setup}
+        if mixing := [one["predictions"] for one in found.get("diagnostics", [])]:
+            cell["rhat"] = max(one["rhat"] for one in mixing)
+            cell["ess_bulk"] = min(one["ess_bulk"] for one in mixing)
+        return cell
 
     return run
 
 
 def show(records: list[dict[str, Any]]) -> None:
-    print(
-        f"{'coreset':<34} {'model':<12} {'inference':<14} "
-        + " ".join(f"{name:>14}" for name in COLUMNS)
-        + "   R-hat    ESS"
-    )
+    titles = " ".join(f"{name:>14}" for name in COLUMNS)
+    print(f"{'coreset':<34} {'model':<12} {'inference':<14} {titles}   R-hat    ESS")
     for record in records:
         for cell in record["cells"]:
             key, metrics = cell["key"], cell.get("metrics", {})
@@ -133,16 +118,12 @@ def show(records: list[dict[str, Any]]) -> None:
                 for name in COLUMNS
             ]
             mixing = [
-                f"{cell[name]:7.2f}" if name in cell else "      –" for name in ("rhat", "ess_bulk")
+                f"{cell[name]:7.2f}" if name in cell else f"{'–':>7}"
+                for name in ("rhat", "ess_bulk")
             ]
-            words = (
-                " ".join(f"{number:>14}" for number in numbers)
-                if metrics
-                else cell.get("error", "")
-            )
-            print(
-                f"{record['coreset'][:34]:<34} {key['model']:<12} {key['inference']:<14} {words} {' '.join(mixing)}"
-            )
+            text = " ".join(f"{number:>14}" for number in numbers) if metrics else cell["error"]
+            about = f"{record['coreset'][:34]:<34} {key['model']:<12} {key['inference']:<14}"
+            print(about, text, *mixing)
 
 
 if __name__ == "__main__":

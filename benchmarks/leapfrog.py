@@ -1,20 +1,17 @@
 """Leapfrog steps per second of our HMC against a plain eager loop of the same maths, and of four
 chains against one.
 
-    PYTHONPATH=src python benchmarks/leapfrog.py --out leapfrog.json          on a GPU: ConvNet-3,
-    100 points of 3×32×32 PYTHONPATH=src python benchmarks/leapfrog.py --width 16 --proposals 2
-    on a CPU, in seconds
+    PYTHONPATH=src python benchmarks/leapfrog.py --out results      on a GPU: ConvNet-3, 100 points
+    PYTHONPATH=src python benchmarks/leapfrog.py --width 16 --proposals 2     on a CPU, in seconds
 
-Ours is `inference.hmc` through `core.compile` (one captured graph a proposal on a GPU); the plain
-loop is an `nn.Module` with its parameters in place, `torch.autograd.grad`, and Python around it.
-Both compute one gradient a leapfrog step. `same_draws` is the largest difference of their thetas
-after one proposal from the same theta and momentum, relative to the distance travelled. Several
-chains go through the network side by side inside the graph. Inputs are noise: speed does not depend
-on what is seen.
+Ours is `inference.hmc` (one captured graph a proposal on a GPU); the plain loop is an `nn.Module`
+with its parameters in place, `torch.autograd.grad`, and Python around it. Both compute one gradient
+a leapfrog step. `same_draws` is the largest difference of their thetas after one proposal from the
+same theta and momentum, relative to the distance travelled. Several chains go through the network
+side by side inside the graph. Inputs are noise: speed does not depend on what is seen.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +19,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from cells import made_here
+from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
@@ -31,8 +29,10 @@ from pseudocore.data import preprocessing as whiten
 from pseudocore.inference import density
 from pseudocore.inference.hmc import HMC
 from pseudocore.models.convnet import ConvNet
+from pseudocore.reproduce import records
+from pseudocore.reproduce.bench.baseline import PlainNetwork
+from pseudocore.runtime.profiling import wait
 from pseudocore.runtime.steps import StepRunner
-from pseudocore.store.folders import hardware, versions
 
 STEP_SIZE, PRIOR_SCALE = 1e-4, 1.0
 
@@ -41,40 +41,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--points", type=int, default=100)
-    parser.add_argument("--leapfrog", type=int, default=10, help="steps a proposal")
-    parser.add_argument("--proposals", type=int, default=30, help="proposals timed")
-    parser.add_argument("--chains", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--precision", choices=["float32", "tf32"], default="float32")
-    parser.add_argument(
-        "--compile",
-        choices=["auto", "on", "off"],
-        default="auto",
-        help="how ours is run, as in core.compile",
-    )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path)
+    add = parser.add_argument
+    add("--width", type=int, default=128)
+    add("--points", type=int, default=100)
+    add("--leapfrog", type=int, default=10, help="steps a proposal")
+    add("--proposals", type=int, default=30, help="proposals timed")
+    add("--chains", type=int, nargs="+", default=[1, 4])
+    add("--precision", choices=["float32", "tf32"], default="float32")
+    add("--compile", choices=["auto", "on", "off"], default="auto", help="how ours is run")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--commit", default="unknown")
+    add("--out", type=Path, help="folder of records")
     arguments = parser.parse_args()
     if arguments.device == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
-            arguments.precision == "tf32"
-        )
+        tf32 = arguments.precision == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     problem, coreset = make(arguments)
-    plain = Plain(arguments.width, coreset, problem)
+    plain = Plain(coreset, problem)
     rows = [timed_plain(plain, problem, arguments)]
-    for num_chains in arguments.chains:
-        rows.append(timed_ours(problem, coreset, num_chains, arguments))
+    rows += [timed_ours(problem, coreset, num, arguments) for num in arguments.chains]
+    made = made_here(arguments.commit)
     record = {
+        "name": f"{arguments.device}-{arguments.precision}-{arguments.compile}-{made['date']}",
         "settings": {name: value for name, value in vars(arguments).items() if name != "out"},
         "same_draws": same_draws(plain, problem, coreset, arguments.leapfrog),
         "rows": rows,
-        "hardware": hardware(),
-        "versions": versions(),
+        **made,
     }
     show(record)
     if arguments.out is not None:
-        arguments.out.write_text(json.dumps(record, indent=1))
+        records.put(arguments.out / "leapfrog.jsonl", record)
 
 
 def make(arguments: argparse.Namespace) -> tuple[Problem, Coreset]:
@@ -89,36 +85,23 @@ def make(arguments: argparse.Namespace) -> tuple[Problem, Coreset]:
 
 
 class Plain:
-    """The same log-posterior and leapfrog as one would write them in a script: no flat vector, no
-    functional call, no graph.
-    """
+    """The same log-posterior and leapfrog as one would write them in a script."""
 
-    def __init__(self, width: int, coreset: Coreset, problem: Problem) -> None:
-        layers: list[nn.Module] = []
-        for inputs in (3, width, width):
-            layers += [
-                nn.Conv2d(inputs, width, 3, padding=1),
-                nn.GroupNorm(width, width),
-                nn.ReLU(),
-                nn.AvgPool2d(2),
-            ]
-        self.module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * 16, 10)).to(
-            problem.device
-        )
-        self.parameters = list(self.module.parameters())
+    def __init__(self, coreset: Coreset, problem: Problem) -> None:
+        self.network = PlainNetwork(problem)
+        self.parameters = self.network.parameters
         self.x, self.y = problem.inputs(coreset.x), coreset.y.to(problem.device)
         self.here: list[Tensor] = []
         """The gradient where the last trajectory ended, which is where the next one begins."""
 
     def load(self, theta: Tensor) -> None:
-        torch.nn.utils.vector_to_parameters(theta, self.parameters)
+        self.network.load(theta)
         self.here = self.gradient()
 
     def gradient(self) -> list[Tensor]:
-        loss = F.cross_entropy(self.module(self.x), self.y, reduction="sum")
-        loss = loss + sum(parameter.square().sum() for parameter in self.parameters) / (
-            2 * PRIOR_SCALE**2
-        )
+        loss = F.cross_entropy(self.network.module(self.x), self.y, reduction="sum")
+        norm = sum(parameter.square().sum() for parameter in self.parameters)
+        loss = loss + norm / (2 * PRIOR_SCALE**2)
         return [-part for part in torch.autograd.grad(loss, self.parameters)]
 
     def trajectory(self, momentum: list[Tensor], num_steps: int) -> None:
@@ -141,9 +124,8 @@ def timed_plain(plain: Plain, problem: Problem, arguments: argparse.Namespace) -
     plain.load(problem.model.init(Rng(0), device=problem.device))
 
     def propose(_: int) -> None:
-        plain.trajectory(
-            [torch.randn_like(parameter) for parameter in plain.parameters], arguments.leapfrog
-        )
+        momentum = [torch.randn_like(parameter) for parameter in plain.parameters]
+        plain.trajectory(momentum, arguments.leapfrog)
 
     return row("plain eager loop", 1, propose, problem, arguments)
 
@@ -151,20 +133,24 @@ def timed_plain(plain: Plain, problem: Problem, arguments: argparse.Namespace) -
 def timed_ours(
     problem: Problem, coreset: Coreset, num_chains: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    step_once, state = stepper(problem, coreset, num_chains, arguments.leapfrog, arguments.compile)
-    rng = Rng(0)
+    hmc, log_density, state = chains(problem, coreset, num_chains, arguments.leapfrog)
+
+    def step(_: Problem, state: Any, rng: Rng) -> tuple[Any, Any]:
+        return hmc.step(log_density, state, rng)
+
+    runner = StepRunner(step, problem, arguments.compile, repeats_passes=True)
 
     def propose(number: int) -> None:
         nonlocal state
-        state, _ = step_once(state, rng("step", number))
+        state, _ = runner(state, Rng(0)("step", number))
 
-    result = row("ours", num_chains, propose, problem, arguments)
-    return {**result, "note": step_once.note}
+    return {**row("ours", num_chains, propose, problem, arguments), "note": runner.note}
 
 
-def stepper(
-    problem: Problem, coreset: Coreset, num_chains: int, num_leapfrog: int, compile: Any = "auto"
-) -> tuple[StepRunner, Any]:
+def chains(
+    problem: Problem, coreset: Coreset, num_chains: int, num_leapfrog: int
+) -> tuple[HMC, Any, Any]:
+    """HMC, its log-density and its first state."""
     hmc = HMC(
         num_chains=num_chains,
         num_leapfrog=num_leapfrog,
@@ -176,43 +162,22 @@ def stepper(
     prior = density.log_prior(problem, "isotropic", PRIOR_SCALE, len(coreset))
     log_density = density.exact(problem, coreset, prior, Rng(0))
     theta = problem.model.init(Rng(0), num=num_chains, device=problem.device)
-    state = hmc.init(log_density, theta, Rng(0))
-    return StepRunner(
-        lambda _, state, rng: hmc.step(log_density, state, rng),
-        problem,
-        compile,
-        repeats_passes=True,
-    ), state
+    return hmc, log_density, hmc.init(log_density, theta, Rng(0))
 
 
 def same_draws(plain: Plain, problem: Problem, coreset: Coreset, num_leapfrog: int) -> float:
     """Largest difference after one proposal from the same theta and momentum, over the largest
     change of any parameter.
     """
-    _, state = stepper(problem, coreset, 1, num_leapfrog)
-    hmc = HMC(
-        num_chains=1,
-        num_leapfrog=num_leapfrog,
-        step_size=STEP_SIZE,
-        target_accept=0,
-        jitter=0,
-        temperature=1,
-    )
-    prior = density.log_prior(problem, "isotropic", PRIOR_SCALE, len(coreset))
-    after, info = hmc.step(density.exact(problem, coreset, prior, Rng(0)), state, Rng(1))
+    hmc, log_density, state = chains(problem, coreset, 1, num_leapfrog)
+    after, info = hmc.step(log_density, state, Rng(1))
     assert bool(info.accepted.all()), "the proposal was rejected, so there is nothing to compare"
     momentum = Rng(1)("momentum").normal(*state.theta.shape, device=problem.device)[0]
     plain.load(state.theta[0].clone())
-    sizes = [parameter.numel() for parameter in plain.parameters]
-    parts = [
-        part.view_as(parameter).clone()
-        for part, parameter in zip(momentum.split(sizes), plain.parameters, strict=True)
-    ]
+    parts = [part.clone() for part in plain.network.split(momentum)]
     plain.trajectory(parts, num_leapfrog)
-    theirs = torch.nn.utils.parameters_to_vector(plain.parameters).detach()
-    return float(
-        (theirs - after.theta[0]).abs().max() / (after.theta[0] - state.theta[0]).abs().max()
-    )
+    travelled = (after.theta[0] - state.theta[0]).abs().max()
+    return float((plain.network.theta() - after.theta[0]).abs().max() / travelled)
 
 
 def row(
@@ -224,11 +189,11 @@ def row(
 ) -> dict[str, Any]:
     for number in range(6):  # warm-up and capture
         propose(number)
-    wait(problem)
+    wait(problem.device)
     began = time.perf_counter()
     for number in range(6, 6 + arguments.proposals):
         propose(number)
-    wait(problem)
+    wait(problem.device)
     seconds = (time.perf_counter() - began) / (arguments.proposals * arguments.leapfrog)
     return {
         "name": name,
@@ -238,25 +203,17 @@ def row(
     }
 
 
-def wait(problem: Problem) -> None:
-    if problem.device.type == "cuda":
-        torch.cuda.synchronize()
-
-
 def show(record: dict[str, Any]) -> None:
     plain, one = record["rows"][0], next(row for row in record["rows"] if row["name"] == "ours")
     print(f"{'':<20} chains  ms/step   steps/s  chain-steps vs plain  cost vs one chain")
     for entry in record["rows"]:
-        against = f"{entry['steps_per_second'] * entry['chains'] / plain['steps_per_second']:20.2f}"
-        cost = f"{entry['ms_per_leapfrog'] / one['ms_per_leapfrog']:17.2f}"
+        ms, rate, num = (entry[key] for key in ("ms_per_leapfrog", "steps_per_second", "chains"))
+        against, cost = rate * num / plain["steps_per_second"], ms / one["ms_per_leapfrog"]
         print(
-            f"{entry['name']:<20} {entry['chains']:6d} {entry['ms_per_leapfrog']:8.3f} {entry['steps_per_second']:9.1f} {against} {cost}"
+            f"{entry['name']:<20} {num:6d} {ms:8.3f} {rate:9.1f} {against:20.2f} {cost:17.2f}",
+            entry.get("note", ""),
         )
-    print(
-        f"same draws to {record['same_draws']:.1e} of the distance travelled; {record['hardware']}, torch {record['versions']['torch']}"
-    )
-    for note in {entry.get("note") for entry in record["rows"]} - {None, ""}:
-        print(note)
+    print(f"same draws to {record['same_draws']:.1e} of the distance travelled")
 
 
 if __name__ == "__main__":

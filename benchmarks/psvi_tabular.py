@@ -1,7 +1,7 @@
 """PSVI beside uniform selection on tabular data: how far is the coreset's posterior from that of
 all data?
 
-`python benchmarks/psvi_tabular.py SET.npz --seeds 3 --commit HASH --out benchmarks/results/psvi`
+`python benchmarks/psvi_tabular.py SET.npz --seeds 3 --commit HASH --out benchmarks/results`
 
 Logistic regression with prior N(0, 1) on weights and biases, features as stored. The reference is a
 long HMC run on all training data; every coreset is sampled by HMC too. Reverse and forward KL are
@@ -17,21 +17,21 @@ the M-th.
 """
 
 import argparse
-import json
+import itertools
 import shlex
 import statistics
 import sys
 import time
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from cells import made_here
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pseudocore import assembly as setups
+from pseudocore import assembly
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
@@ -42,8 +42,8 @@ from pseudocore.methods.bayes.psvi import PSVI
 from pseudocore.methods.select.full import Full
 from pseudocore.methods.select.uniform import Uniform
 from pseudocore.objectives.small_models import Gaussian, Softmax, kl, posterior
+from pseudocore.reproduce import records
 from pseudocore.runtime.loop import drive, run
-from pseudocore.store.folders import hardware, versions
 
 SIZES = (10, 20, 50, 100, 200, 500)
 PRIOR = 2.0
@@ -60,39 +60,37 @@ class Sampled(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--commit", required=True)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--covariance", choices=["draws", "moments"], default="moments")
-    parser.add_argument("--chains", type=int, default=64)
-    parser.add_argument("--draws", type=int, default=400)
+    add = parser.add_argument
+    add("data")
+    add("--out", type=Path, required=True, help="folder of records")
+    add("--commit", required=True)
+    add("--seeds", type=int, default=1)
+    add("--sizes", type=int, nargs="+", default=SIZES)
+    add("--steps", type=int, default=2000)
+    add("--covariance", choices=["draws", "moments"], default="moments")
+    add("--chains", type=int, default=64)
+    add("--draws", type=int, default=400)
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     data = load(arguments.data)
-    problem = setups.build(setups.Setup(model="linear", preprocess="none"), data, device="cpu")
-    record = {
-        **about(problem, data.name, arguments),
-        "date": str(date.today()),
-        "commit": arguments.commit,
-        "hardware": hardware(),
-        "versions": versions(),
-        "command": shlex.join(["python", *sys.argv]),
-    }
+    setup = assembly.Setup(model="linear", preprocess="none")
+    problem = assembly.build(setup, data, device="cpu")
     full = sample(problem, Full().select(problem, Rng(0)), Rng(0)("full"), arguments)
-    record["full"] = reference(problem, full)
-    record["floor"] = {size: floor(full.moments, size) for size in arguments.sizes}
-    record["summary"], record["rows"] = [], []
+    record: dict[str, Any] = {
+        "name": Path(arguments.data).stem,
+        **about(problem, data.name, arguments),
+        **made_here(arguments.commit),
+        "command": shlex.join(["python", *sys.argv]),
+        "full": reference(problem, full),
+        "floor": {size: floor(full.moments, size) for size in arguments.sizes},
+        "summary": [],
+        "rows": [],
+    }
     print(record, flush=True)
     for row in rows(problem, full, arguments):
         print(row, flush=True)
         record["rows"].append(row)
         record["summary"] = list(summary(record["rows"]))
-        (arguments.out / f"{Path(arguments.data).stem}.json").write_text(
-            json.dumps(record, indent=1) + "\n"
-        )
+        records.put(arguments.out / "psvi.jsonl", record)
 
 
 def about(problem: Problem, name: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -126,31 +124,25 @@ def floor(full: Gaussian, size: int) -> float:
 def rows(
     problem: Problem, full: Sampled, arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    for size in arguments.sizes:
-        for seed in range(arguments.seeds):
-            uniform = Uniform(per_class=size // 2, weighting="mass").select(problem, Rng(seed))
-            yield {
-                "method": "uniform",
-                "size": size,
-                "seed": seed,
-                **judged(problem, uniform, full, arguments),
-            }
-            method = PSVI(
-                per_class=size // 2, num_steps=arguments.steps, covariance=arguments.covariance
-            )
-            outcome = run(method, problem, seed=seed)
-            about = {
-                "status": outcome.status,
-                "seconds": round(outcome.seconds, 1),
-                "num_active": int((outcome.coreset.weight > 0).sum()),
-            }
-            yield {
-                "method": "psvi",
-                "size": size,
-                "seed": seed,
-                **about,
-                **judged(problem, outcome.coreset, full, arguments),
-            }
+    for size, seed in itertools.product(arguments.sizes, range(arguments.seeds)):
+        key = {"size": size, "seed": seed}
+        uniform = Uniform(per_class=size // 2, weighting="mass").select(problem, Rng(seed))
+        yield {"method": "uniform", **key, **judged(problem, uniform, full, arguments)}
+        method = PSVI(
+            per_class=size // 2, num_steps=arguments.steps, covariance=arguments.covariance
+        )
+        outcome = run(method, problem, seed=seed)
+        about = {
+            "status": outcome.status,
+            "seconds": round(outcome.seconds, 1),
+            "num_active": int((outcome.coreset.weight > 0).sum()),
+        }
+        yield {
+            "method": "psvi",
+            **key,
+            **about,
+            **judged(problem, outcome.coreset, full, arguments),
+        }
 
 
 def summary(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

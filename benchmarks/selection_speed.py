@@ -18,17 +18,18 @@ import itertools
 import json
 import math
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from cells import made_here
 from torch import Tensor
 
 from pseudocore.core.problem import Problem
@@ -38,6 +39,7 @@ from pseudocore.data import load
 from pseudocore.data import preprocessing as whiten
 from pseudocore.methods.select.lcmat_s import LCMatS
 from pseudocore.models.dense import Linear
+from pseudocore.reproduce import records
 from pseudocore.selection import facility
 from pseudocore.selection.last_layer_gradients import (
     GradientMetric,
@@ -46,7 +48,6 @@ from pseudocore.selection.last_layer_gradients import (
     largest_variance,
 )
 from pseudocore.store.cache import CacheFolder
-from pseudocore.store.folders import hardware, versions
 from pseudocore.training.pretrain import last_layer, pretrained
 
 CPU = torch.device("cpu")
@@ -57,51 +58,47 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["libraries", "lcmat", "scale", "parts", "one", "library"])
-    parser.add_argument("--commit", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument(
-        "--path", help="folder that apricot-select and submodlib-py were installed into"
-    )
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--largest", type=int, default=10**6, help="of the sizes n in scale")
-    parser.add_argument("--n", type=int, default=10_000, help="the size in one")
-    parser.add_argument("--name", default="pseudocore", help="of the library in library")
-    parser.add_argument("--matrix", type=Path, help="file of similarities in library")
-    parser.add_argument("--device", default="cpu", help="in lcmat")
+    add = parser.add_argument
+    add("what", choices=["libraries", "lcmat", "scale", "parts", "one", "library"])
+    add("--commit", default="unknown")
+    add("--out", type=Path, default=Path(), help="folder of records")
+    add("--path", help="folder that apricot-select and submodlib-py were installed into")
+    add("--repeats", type=int, default=3)
+    add("--largest", type=int, default=10**6, help="of the sizes n in scale")
+    add("--n", type=int, default=10_000, help="the size in one")
+    add("--library", default="pseudocore", help="in library")
+    add("--matrix", type=Path, help="file of similarities in library")
+    add("--device", default="cpu", help="in lcmat")
     arguments = parser.parse_args()
     if arguments.path:
         sys.path.append(arguments.path)
     if arguments.what == "library":
-        print(
-            "\n"
-            + json.dumps(
-                timed(arguments.name, torch.from_numpy(np.load(arguments.matrix)), arguments.n)
-            )
-        )
+        similarity = torch.from_numpy(np.load(arguments.matrix))
+        print("\n" + json.dumps(timed(arguments.library, similarity, arguments.n)))
         return
     if arguments.what == "one":
         print(json.dumps(one(synthetic(arguments.n), arguments.n // 1000)))
         return
-    found = {"libraries": libraries, "lcmat": lcmat, "scale": scale, "parts": parts}[
-        arguments.what
-    ](arguments)
+    measure = {"libraries": libraries, "lcmat": lcmat, "scale": scale, "parts": parts}
     record = {
+        "name": arguments.what,
         "what": arguments.what,
-        **found,
+        **measure[arguments.what](arguments),
         "torch_threads": torch.get_num_threads(),
-        "date": str(date.today()),
-        "commit": arguments.commit,
-        "hardware": hardware(),
-        "versions": versions(),
-        "command": "python benchmarks/selection_speed.py " + " ".join(sys.argv[1:]),
+        **made_here(arguments.commit),
+        "command": shlex.join(["python", *sys.argv]),
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / f"{arguments.what}.json").write_text(json.dumps(record, indent=1) + "\n")
+    records.put(arguments.out / "selection.jsonl", record)
+
+
+def apart(*words: object) -> Any:
+    """What this script prints last, run in a process of its own."""
+    command = [sys.executable, __file__, *map(str, words)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(said.splitlines()[-1])
 
 
 # --- beside others
-# ----------------------------------------------------------------------------------------------------
 
 
 def libraries(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -114,24 +111,9 @@ def libraries(arguments: argparse.Namespace) -> dict[str, Any]:
         file = Path(folder) / "similarity.npy"
         np.save(file, similarity.numpy())
         for num, repeat, name in itertools.product((50, 500), range(arguments.repeats), LIBRARIES):
-            command = [
-                sys.executable,
-                __file__,
-                "library",
-                "--name",
-                name,
-                "--matrix",
-                str(file),
-                "--n",
-                str(num),
-                "--commit",
-                "",
-                "--out",
-                ".",
-            ]
-            command += ["--path", arguments.path] if arguments.path else []
-            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            seconds, of_processor, chosen = json.loads(said.splitlines()[-1])
+            words = ("library", "--library", name, "--matrix", file, "--n", num)
+            path = ("--path", arguments.path) if arguments.path else ()
+            seconds, of_processor, chosen = apart(*words, *path)
             value = float(similarity.double()[chosen].max(0).values.sum())
             times = {"seconds": round(seconds, 4), "cpu_seconds": round(of_processor, 4)}
             rows.append(
@@ -150,7 +132,7 @@ def timed(name: str, similarity: Tensor, num: int) -> tuple[float, float, list[i
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Best time of each library over ours, by either clock, and how far the objectives are apart."""
+    """Best time of each library over ours, by either clock; relative difference of objectives."""
     table: dict[str, Any] = {}
     for num in sorted({row["num"] for row in rows}):
         of_num = [row for row in rows if row["num"] == num]
@@ -215,7 +197,6 @@ def gradients(n: int) -> LastLayer:
 
 
 # --- LCMat-S whole
-# ----------------------------------------------------------------------------------------------------
 
 
 def lcmat(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -244,12 +225,7 @@ def scale(arguments: argparse.Namespace) -> dict[str, Any]:
     rows = []
     for n in (10**4, 10**5, 10**6):
         if n <= arguments.largest:
-            command = [sys.executable, __file__, "one", "--n", str(n), "--commit", "", "--out", "."]
-            rows.append(
-                json.loads(
-                    subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                )
-            )
+            rows.append(apart("one", "--n", n))
             print(rows[-1], flush=True)
     pairs = itertools.pairwise(rows)
     exponents = [

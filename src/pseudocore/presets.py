@@ -1,9 +1,9 @@
 """Presets: the settings of published cells, from one sheet per paper, or a TOML file of your own.
 
 A sheet, `reproduce/sheets/<paper>.toml`, has `[[shared]]` tables, each `for` the cells whose names
-match one of its patterns, and one `[cells.<name>]` per cell. The name starts with data set and points
-per class, `cifar10-ipc10`. A cell's settings are those of every shared table that matches, in the order
-of the file, then its own: tables are merged, notes joined, other values replaced.
+match one of its patterns, and one `[cells.<name>]` per cell. The name starts with data set and
+points per class, `cifar10-ipc10`. A cell's settings are those of every shared table that matches,
+in the order of the file, then its own: tables are merged, notes joined, other values replaced.
 """
 
 import functools
@@ -20,7 +20,7 @@ from pseudocore.core.registry import did_you_mean
 from pseudocore.store.files import decode_toml, read_toml
 
 TRUE, PUBLISHED = "true", "published"
-"""Protocols: honest inference and metrics, and what is known to have produced the printed numbers."""
+"""Protocols: honest inference and metrics, and what produced the printed numbers."""
 
 _TABLES = ("method", "data", "setup", "options", "evaluate")
 
@@ -80,8 +80,8 @@ def read(name: str) -> dict[str, Any]:
     """The tables of a preset: method, data, setup, options and evaluate.
 
     Args:
-        name: A preset that comes with the package, or the path of a TOML file; the `config.toml` of a
-            run is one too.
+        name: A preset that comes with the package, or the path of a TOML file, such as the
+            `config.toml` of a run.
     """
     if name in available():
         return dict(find(name).tables)

@@ -93,13 +93,6 @@ def test_a_coreset_file_is_evaluated_as_its_maker_meant(
     refused(f"evaluate {FILE} --seeds 1", "magic")
 
 
-def test_a_coreset_is_not_exported_onto_itself(run: None, refused: Refused) -> None:
-    received = FILE.rename("received.safetensors")
-    before = received.read_bytes()
-    refused("export received.safetensors ./received.safetensors", "is the coreset itself")
-    assert received.read_bytes() == before
-
-
 def _forge(**changes: Any) -> None:
     coreset = load_coreset(FILE)
     provenance = {**coreset.provenance, **changes}
@@ -126,20 +119,14 @@ def test_a_forged_provenance_is_refused(
     refused(EVALUATE, *parts.split(" … "))
 
 
-def test_naming_the_data_set_overrides_a_fingerprint(run: None, done: Done) -> None:
+def test_data_that_a_coreset_does_not_fit_is_refused(
+    run: None, done: Done, refused: Refused, npz: Npz
+) -> None:
     _forge(data_fingerprint="0" * 64)
     done(f"{EVALUATE} --data digits")
-
-
-def test_a_coreset_of_another_shape_is_refused(run: None, refused: Refused, npz: Npz) -> None:
     wide = np.random.default_rng(0).integers(0, 256, (40, 9, 9), dtype=np.uint8)
     data = npz("wide", train_x=wide, test_x=wide[:20])
     refused(f"{EVALUATE} --data {data}", "(1, 8, 8)", "(1, 9, 9)")
-
-
-def test_a_coreset_of_more_classes_is_refused(
-    run: None, done: Done, refused: Refused, npz: Npz
-) -> None:
     refused(f"{EVALUATE} --data {npz('four')}", "outside 0..3, the classes of 'four'")
     done("reduce vbpc digits --out soft --ipc 1 --model linear --num-steps 1 --batch-size 16")
     refused("evaluate soft --seeds 1 --num-steps 2 --data four.npz", "10 classes but 'four' has 4")
@@ -171,28 +158,6 @@ def test_a_result_that_cannot_be_kept_is_still_shown(run: None, cli: Callable[[s
     assert json.loads(said.out)["accuracy"]["mean"] >= 0
     assert said.err.count("\n") == 1
     assert "cannot write run/evaluations" in said.err
-
-
-def test_what_is_not_ours_is_not_written_over(
-    run: None, done: Done, refused: Refused, npz: Callable[..., str]
-) -> None:
-    mine = Path(npz("mine"))
-    Path("mine.toml").write_text("[setup]")
-    before = mine.read_bytes()
-    refused(f"export run {mine}", "mine.npz exists and is no export")
-    refused("report run --out mine.toml", "mine.toml exists and is no HTML page")
-    refused("testbed --method bpc-fkl --size 5 --out run", "run holds a run")
-    assert (mine.read_bytes(), Path("mine.toml").read_text()) == (before, "[setup]")
-    refused("export run picture.png", "--format png writes a folder")
-    for _ in range(2):  # but one's own may be made again, in a run too
-        done("export run run/points.npz")
-
-
-def test_exports_that_cannot_be_written_are_refused(run: None, refused: Refused) -> None:
-    Path("file").write_text("x")
-    refused("export run file/x.npz", "cannot write file/x.npz")
-    refused("export run run --format png", "is not empty")
-    refused("report run --out gone/report.html", "cannot write gone/report.html")
 
 
 def test_an_evaluation_that_cannot_be_shown_is_still_kept(run: None) -> None:
@@ -233,6 +198,31 @@ def test_a_file_of_a_run_is_never_taken_for_a_place_to_write_to(
     assert (own_world / "run" / file).read_bytes() == before
 
 
-def test_features_cannot_become_pictures(done: Done, refused: Refused) -> None:
-    done("reduce uniform moons --out run --ipc 2")
-    refused("export run out --format png", "export npz instead")
+def test_what_is_not_ours_is_not_written_over(
+    run: None, done: Done, refused: Refused, npz: Npz
+) -> None:
+    mine = Path(npz("mine"))
+    Path("mine.toml").write_text("[setup]")
+    before = mine.read_bytes(), FILE.read_bytes()
+    refused(f"export run {mine}", "mine.npz exists and is no export")
+    refused("report run --out mine.toml", "mine.toml exists and is no HTML page")
+    refused("testbed --method bpc-fkl --size 5 --out run", "run holds a run")
+    refused(f"export {FILE} ./{FILE}", "is left alone")
+    received = FILE.rename("received.safetensors")
+    refused("export received.safetensors ./received.safetensors", "is the coreset itself")
+    assert (mine.read_bytes(), received.read_bytes()) == before
+    assert Path("mine.toml").read_text() == "[setup]"
+    for _ in range(2):  # but one's own may be made again, in a run too
+        done("export received.safetensors run/points.npz")
+
+
+def test_exports_that_cannot_be_written_are_refused(
+    run: None, refused: Refused, done: Done
+) -> None:
+    Path("file").write_text("x")
+    refused("export run file/x.npz", "cannot write file/x.npz")
+    refused("export run run --format png", "is not empty")
+    refused("export run picture.png", "--format png writes a folder")
+    refused("report run --out gone/report.html", "cannot write gone/report.html")
+    done("reduce uniform moons --out moons --ipc 2")
+    refused("export moons out --format png", "export npz instead")

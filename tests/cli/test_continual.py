@@ -12,42 +12,37 @@ import pytest
 
 from pseudocore.store.run_folder import Run
 
-REDUCE = "reduce uniform digits --ipc 2 --model linear --out runs/u"
+Done = Callable[[str], Any]
+
 QUICK = "continual runs/u --stages 2 --seeds 2 --num-steps 5"
 
 
+@pytest.fixture(autouse=True)
+def run(done: Done, own_world: Path) -> Path:
+    done("reduce uniform digits --ipc 2 --model linear --out runs/u")
+    return own_world / "runs/u"
+
+
 def test_it_prints_a_table_and_the_report_shows_the_curve(
-    done: Callable[[str], Any], own_world: Path
+    done: Done, own_world: Path, run: Path
 ) -> None:
-    done(REDUCE)
-    said = done(f"{QUICK} --out kept.json")
-    assert [line.split()[:3] for line in said.out.splitlines()[1:3]] == [
-        ["1", "5", "10"],
-        ["2", "10", "20"],
-    ]
-    kept = Run.open(own_world / "runs/u").continual()
-    assert list(kept) == ["sgd-2-stages.num_steps-5"]
-    assert kept["sgd-2-stages.num_steps-5"] == json.loads((own_world / "kept.json").read_text())
+    lines = done(f"{QUICK} --out kept.json").out.splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [["1", "5", "10"], ["2", "10", "20"]]
+    kept = json.loads((own_world / "kept.json").read_text())
+    assert Run.open(run).continual() == {"sgd-2-stages.num_steps-5": kept}
     done("report runs/u --out page.html")
     page = (own_world / "page.html").read_text()
     assert "Classes arrive in stages" in page
-    assert "None of these runs has been evaluated yet" in page
 
 
-def test_another_way_does_not_replace_what_is_kept(
-    done: Callable[[str], Any], own_world: Path
-) -> None:
-    done(REDUCE)
+def test_other_options_do_not_replace_what_is_kept(done: Done, run: Path) -> None:
     for steps in (2, 3):
         done(f"continual runs/u --stages 2 --seeds 1 --num-steps {steps}")
-    assert len(Run.open(own_world / "runs/u").continual()) == 2
+    assert len(Run.open(run).continual()) == 2
 
 
-def test_numbers_that_cannot_be_kept_are_still_shown(
-    done: Callable[[str], Any], cli: Callable[[str], Any], own_world: Path
-) -> None:
-    done(REDUCE)
-    (own_world / "runs/u/continual").write_text("a file where a folder should be")
+def test_numbers_that_cannot_be_kept_are_still_shown(cli: Done, own_world: Path, run: Path) -> None:
+    (run / "continual").write_text("a file where a folder should be")
     said = cli(f"{QUICK} --out kept.json")
     assert said.code == 2
     assert said.err.splitlines()[-1].startswith("pseudocore: cannot write runs/u/continual")
@@ -55,31 +50,22 @@ def test_numbers_that_cannot_be_kept_are_still_shown(
     assert len(json.loads((own_world / "kept.json").read_text())["stages"]) == 4
 
 
-def test_json_is_one_document(done: Callable[[str], Any]) -> None:
-    done(REDUCE)
+def test_json_is_one_document(done: Done) -> None:
     document = json.loads(done(f"{QUICK} --json").out)
-    assert [(stage["seed"], stage["stage"], stage["memory"]) for stage in document["stages"]] == [
-        (0, 1, 10),
-        (0, 2, 20),
-        (1, 1, 10),
-        (1, 2, 20),
-    ]
+    found = [(stage["seed"], stage["stage"], stage["memory"]) for stage in document["stages"]]
+    assert found == [(0, 1, 10), (0, 2, 20), (1, 1, 10), (1, 2, 20)]
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("words", "complaint"),
     [
-        ("continual runs/none", "there is no folder runs/none"),
-        (
-            "continual runs/u --stages 6",
-            "10 classes make 1 to 5 stages of at least two classes, not 6",
-        ),
-        ("continual runs/u --inference hcm", "did you mean 'hmc'"),
-        ("continual runs/u --stages 0", "(?i)invalid value .*0.* for --stages"),
+        ("runs/none", "there is no folder runs/none"),
+        ("runs/u --stages 6", "10 classes make 1 to 5 stages of at least two classes, not 6"),
+        ("runs/u --inference hcm", "did you mean 'hmc'"),
+        ("runs/u --stages 0", "(?i)invalid value .*0.* for --stages"),
     ],
 )
 def test_bad_input_is_one_sentence(
-    done: Callable[[str], Any], refused: Callable[[str], str], line: str, complaint: str
+    refused: Callable[[str], str], words: str, complaint: str
 ) -> None:
-    done(REDUCE)
-    assert re.search(complaint, refused(line))
+    assert re.search(complaint, refused(f"continual {words}"))

@@ -166,7 +166,8 @@ def test_all_that_is_wrong_with_a_preset_is_said_at_once(
     preset: Callable[[str], None], refused: Refused
 ) -> None:
     preset(
-        'method = "vbpc"\nseed = 1.5\n[setup]\nmodell = "x"\n[options]\nper_clas = 2\n[optoins]\n[evaluate]\ninference = "sdg"\n'
+        'method = "vbpc"\nseed = 1.5\n[setup]\nmodell = "x"\n[options]\nper_clas = 2\n'
+        '[optoins]\n[evaluate]\ninference = "sdg"\n'
     )
     sentence = refused("reduce vbpc digits --preset mine.toml --out run")
     for word in (

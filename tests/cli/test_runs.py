@@ -82,43 +82,6 @@ def test_a_run_without_a_coreset_says_how_to_resume(
     done("evaluate run --num-steps 2 --seeds 1")
 
 
-def test_an_existing_run_is_kept_unless_told_otherwise(refused: Refused, done: Done) -> None:
-    done(REDUCE)
-    before = _contents("run")
-    refused(REDUCE, "--resume", "--overwrite")
-    assert _contents("run") == before
-    done(f"{REDUCE} --overwrite --seed 1")
-    assert _contents("run")["run/coreset.safetensors"] != before["run/coreset.safetensors"]
-
-
-def test_files_of_others_are_never_replaced(refused: Refused) -> None:
-    Path("run").mkdir()
-    Path("run/thesis.tex").write_text("years of work")
-    for flag in ("", "--overwrite", "--resume"):
-        refused(f"{REDUCE} {flag}", "choose another --out")
-    assert _contents("run") == {"run/thesis.tex": b"years of work"}
-
-
-def test_resuming_a_finished_run_says_so_and_changes_nothing(done: Done) -> None:
-    done(REDUCE)
-    before = _contents("run")
-    said = done(f"{REDUCE} --resume")
-    assert "finished already" in said.err
-    assert json.loads(done(f"{REDUCE} --resume --json").out)["status"] == "finished"
-    assert _contents("run") == before
-
-
-def test_a_run_with_another_configuration_is_not_resumed(refused: Refused, done: Done) -> None:
-    done(REDUCE)
-    before = _contents("run")
-    refused(
-        f"{REDUCE} --resume --image-lr 0.5 --no-siamese",
-        "options.image_lr: stored 0.01, given 0.5",
-        "setup.siamese: stored True, given False",
-    )
-    assert _contents("run") == before
-
-
 def test_an_interrupted_run_tells_how_to_resume_and_ends_as_if_never_stopped(
     interrupted: str, done: Done
 ) -> None:
@@ -134,32 +97,6 @@ def test_an_interrupted_run_tells_how_to_resume_and_ends_as_if_never_stopped(
     assert Path("run/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
 
 
-def test_resuming_after_overwrite_does_not_overwrite(
-    cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pseudocore.cli.reduce.run_reduction", _stopped)
-    said = cli(f"{REDUCE} --overwrite")
-    assert said.code == 130
-    assert said.err == f"interrupted; resume with: pseudocore {REDUCE} --resume\n"
-
-
-def test_overwrite_keeps_the_old_run_until_the_new_one_has_something(
-    cli: Callable[[str], Any], done: Done, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done(REDUCE)
-    done("evaluate run --num-steps 2 --seeds 1")
-    before = _contents("run")
-    monkeypatch.setattr("pseudocore.reduction.run", _stopped)
-    said = cli(f"{REDUCE} --overwrite --seed 1")
-    assert said.code == 130
-    assert said.err == "interrupted; run holds its earlier run again\n"
-    assert _contents("run") == before
-
-
-def _stopped(*_: Any, **__: Any) -> None:
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("kept", [slice(0, 200), slice(0, 0), slice(0, -1)])
 def test_a_damaged_checkpoint_is_refused_and_left_in_place(
     interrupted: str, refused: Refused, kept: slice
@@ -170,13 +107,22 @@ def test_a_damaged_checkpoint_is_refused_and_left_in_place(
     assert file.read_bytes() == damaged
 
 
-def test_a_run_goes_on_with_the_data_it_was_begun_on(
-    refused: Refused, cli: Callable[[str], Any], npz: Npz, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes a function stop as by Ctrl-C."""
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    return lambda name: monkeypatch.setattr(name, stop)
+
+
+def test_a_run_is_resumed_with_the_data_it_was_begun_on(
+    refused: Refused, cli: Callable[[str], Any], npz: Npz, stopped: Callable[[str], None]
 ) -> None:
     line = REDUCE.replace("digits", npz("mine"))
-    with monkeypatch.context() as patch:
-        patch.setattr("pseudocore.reduction.run", _stopped)
-        assert cli(line).code == 130
+    stopped("pseudocore.reduction.run")
+    assert cli(line).code == 130
     npz("mine", train_x=np.random.default_rng(2).integers(0, 256, (40, 8, 8), dtype=np.uint8))
     refused(f"{line} --resume", "begun on another 'mine'")
 
@@ -216,19 +162,6 @@ def test_an_interrupted_run_with_an_edited_manifest_is_a_sentence(
     before = _contents("run")
     refused(f"{LONGER} --resume", "run/manifest.json is damaged")
     assert _contents("run") == before
-
-
-def test_two_writers_cannot_share_a_run(refused: Refused) -> None:
-    with Run.create("run", {"method": "vbpc"}):
-        for flag in ("", "--resume", "--overwrite"):
-            refused(f"{REDUCE} {flag}", "being written by another process")
-
-
-def test_a_folder_under_a_file_cannot_be_written(refused: Refused) -> None:
-    Path("file").write_text("x")
-    refused(REDUCE.replace("--out run", "--out file/run"), "cannot write file/run: not a directory")
-    refused(REDUCE.replace("--out run", "--out file"), "file is a file, not a folder")
-    assert Path("file").read_text() == "x"
 
 
 def test_a_full_disk_is_a_sentence_and_keeps_what_was_saved(
@@ -302,5 +235,45 @@ def test_a_share_of_the_data_becomes_points_per_class(done: Done, refused: Refus
     assert not Path("less").exists()
 
 
-def test_resuming_where_nothing_is_starts(done: Done) -> None:
-    assert "10 points" in done("reduce uniform digits --ipc 1 --out run --resume").out
+def test_an_existing_run_is_kept_until_it_is_to_be_replaced(refused: Refused, done: Done) -> None:
+    done(f"{REDUCE} --resume")  # where there is nothing to resume
+    before = _contents("run")
+    refused(REDUCE, "--resume", "--overwrite")
+    assert "finished already" in done(f"{REDUCE} --resume").err
+    assert json.loads(done(f"{REDUCE} --resume --json").out)["status"] == "finished"
+    refused(
+        f"{REDUCE} --resume --image-lr 0.5 --no-siamese",
+        "options.image_lr: stored 0.01, given 0.5",
+        "setup.siamese: stored True, given False",
+    )
+    with Run.create("other", {"method": "vbpc"}):
+        for flag in ("", "--resume", "--overwrite"):
+            refused(f"{REDUCE}/../other {flag}", "being written by another process")
+    assert _contents("run") == before
+    done(f"{REDUCE} --overwrite --seed 1")
+    assert _contents("run")["run/coreset.safetensors"] != before["run/coreset.safetensors"]
+
+
+def test_an_interrupted_overwrite_keeps_the_old_run(
+    cli: Callable[[str], Any], done: Done, stopped: Callable[[str], None]
+) -> None:
+    done(REDUCE)
+    done("evaluate run --num-steps 2 --seeds 1")
+    before = _contents("run")
+    stopped("pseudocore.reduction.run")
+    message = "interrupted; run holds its earlier run again\n"
+    assert cli(f"{REDUCE} --overwrite --seed 1") == (130, "", message)
+    assert _contents("run") == before
+    stopped("pseudocore.cli.reduce.run_reduction")  # where there was no run before
+    message = f"interrupted; resume with: pseudocore {REDUCE}2 --resume\n"
+    assert cli(f"{REDUCE}2 --overwrite") == (130, "", message)
+
+
+def test_files_of_others_are_never_replaced(refused: Refused) -> None:
+    Path("run").mkdir()
+    Path("run/thesis.tex").write_text("years of work")
+    for flag in ("", "--overwrite", "--resume"):
+        refused(f"{REDUCE} {flag}", "choose another --out")
+    refused(f"{REDUCE}/thesis.tex/x", "cannot write run/thesis.tex/x: not a directory")
+    refused(f"{REDUCE}/thesis.tex", "thesis.tex is a file, not a folder")
+    assert _contents("run") == {"run/thesis.tex": b"years of work"}

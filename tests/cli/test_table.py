@@ -118,7 +118,7 @@ def test_another_protocol_does_not_make_the_coreset_again(done: Done, own_world:
 
 
 def test_two_processes_fill_one_table(own_world: Path) -> None:
-    """Each cell is run by one of them, experts and networks are made once, and no result is lost."""
+    """Each cell is run by one, experts and networks are made once, and no result is lost."""
     chosen = ["bpc-fkl", "bpc-rkl", "bpc-cd", "herding", "k-center", "forgetting"]
     patterns = [word for name in chosen for word in ("--cells", f"ipc1-{name}")]
     line = ["table", "digits", *patterns, "--out", "results", "--work", "work", *SMALL.split()]

@@ -110,10 +110,7 @@ def test_a_gaussian_does_not_diverge_from_itself() -> None:
 
 
 def test_what_is_not_there_is_refused() -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"no 'bpc-flk'; did you mean 'bpc-fkl'\? \(there are bpc-rkl, .*, psvi\)",
-    ):
+    with pytest.raises(ConfigError, match="no 'bpc-flk'; did you mean 'bpc-fkl'"):
         run(BED, methods=["bpc-flk"])
     with pytest.raises(ConfigError, match="0 points was asked for"):
         run(BED, methods=["psvi"], sizes=[0])

@@ -19,6 +19,7 @@ from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP
 from pseudocore.objectives import trajectory, unroll
 from pseudocore.objectives.contrast import contrast
+from pseudocore.objectives.image_sgd import ImagesState
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.steps import StepRunner
 
@@ -41,7 +42,7 @@ class Case:
 
     @property
     def parts(self) -> tuple[unroll.Energy, unroll.View]:
-        return trajectory.energy_on(self.problem, self.y), trajectory.view_of(self.problem)
+        return trajectory.MeanLoss(self.problem, self.y), trajectory.view_of(self.problem)
 
     def written_out(self, x: Tensor, step_size: Tensor) -> list[Tensor]:
         """The path by autograd alone, with its graph."""
@@ -166,7 +167,7 @@ def test_compiled_in_pieces_the_way_back_is_one_of_them_and_draws_the_same(
         pieces.append(function)
         return lambda *arguments: function(*arguments)
 
-    def step(_: Problem, state: trajectory.State, rng: Rng) -> tuple[trajectory.State, Tensor]:
+    def step(_: Problem, state: ImagesState, rng: Rng) -> tuple[ImagesState, Tensor]:
         pulled = unroll.differentiate(
             lambda thetas: (thetas[-1] - case.target).square().sum(),
             *case.parts, case.theta, state.x, case.step_size, rng("inner"), num_steps=STEPS,
@@ -175,7 +176,7 @@ def test_compiled_in_pieces_the_way_back_is_one_of_them_and_draws_the_same(
         return state._replace(x=pulled.x, velocity=pull(images)), pulled.value
 
     monkeypatch.setattr(torch, "compile", note)
-    start = trajectory.State(case.x, case.y, torch.zeros_like(case.x))
+    start = ImagesState(case.x, case.y, torch.zeros_like(case.x))
     eager, _ = StepRunner(step, case.problem, "off", repeats_passes=True)(start, Rng(1))
     assert pieces == []
     compiled, _ = StepRunner(step, case.problem, "on", repeats_passes=True)(start, Rng(1))

@@ -22,7 +22,8 @@ from pseudocore.methods.bayes.bpc_cd import BPCContrastiveDivergence
 from pseudocore.methods.bayes.bpc_fkl import BPCForwardKL
 from pseudocore.methods.bayes.bpc_rkl import BPCReverseKL
 from pseudocore.methods.bayes.bpc_w import BPCWasserstein
-from pseudocore.objectives import trajectory, unroll
+from pseudocore.objectives import unroll
+from pseudocore.objectives.image_sgd import ImagesState
 from pseudocore.runtime.execution import repeated
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.training.experts import Resident
@@ -72,12 +73,12 @@ class AsOnAGPU:
         shown: torch.Tensor = repeated(self.apply)(x, self.draw(rng, len(x), x.device))
         return shown
 
-    def draw(self, rng: Rng, num: int, device: torch.device | str) -> Draw:
+    def draw(self, rng: Rng, num: int, device: torch.device | str) -> tuple[Draw]:
         place = rng("operation").integers(len(self.change.operations), device=device)
-        return self.change.draw(rng, num, device)._replace(operation=place)
+        return (self.change.draw(rng, num, device)[0]._replace(operation=place),)
 
-    def apply(self, x: torch.Tensor, draw: Draw) -> torch.Tensor:
-        return self.change.apply(x, draw)
+    def apply(self, x: torch.Tensor, draws: tuple[Draw]) -> torch.Tensor:
+        return self.change.apply(x, draws)
 
 
 @pytest.mark.parametrize("augment", [None, AsOnAGPU(DSA())], ids=["flip", "all"])
@@ -111,11 +112,11 @@ def test_methods(problem: Problem, make: Any, augment: AsOnAGPU | None) -> None:
 def test_the_way_back_through_a_view(problem: Problem) -> None:
     view, x = AsOnAGPU(DSA()), problem.batch(torch.arange(20))[0]
 
-    def step(_: Problem, state: trajectory.State, rng: Rng) -> tuple[trajectory.State, None]:
+    def step(_: Problem, state: ImagesState, rng: Rng) -> tuple[ImagesState, None]:
         images, pull = unroll.augment_vjp(view, state.x, rng("view"))
         return state._replace(x=pull(images.sin())), None
 
-    start = trajectory.State(x, torch.zeros(20), torch.zeros_like(x))
+    start = ImagesState(x, torch.zeros(20), torch.zeros_like(x))
     eager, _ = taken(step, start, problem, "off")
     compiled, num = taken(step, start, problem, "on")
     assert torch.allclose(compiled["x"], eager["x"], rtol=1e-5, atol=1e-6)

@@ -1,19 +1,17 @@
-"""The benchmark scripts run, at a size that says nothing about anything; their published settings
-are the paper's.
-"""
+"""The benchmark scripts run in small; their published settings are the paper's."""
 
 import importlib
-import json
 import math
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from pseudocore import api
+from pseudocore.reproduce import records
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -22,13 +20,14 @@ Script = Callable[..., ModuleType]
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """Import a script and run its `main` on a command line."""
+    """Import a script and run its `main` on words, as python would."""
     monkeypatch.syspath_prepend(str(FOLDER))
 
-    def run(name: str, line: str = "") -> ModuleType:
+    def run(name: str, *words: object) -> ModuleType:
         module = importlib.import_module(name)
-        monkeypatch.setattr(sys, "argv", [name, *shlex.split(line)])
-        if line:
+        line = [part for word in words for part in str(word).split()]
+        monkeypatch.setattr(sys, "argv", [name, *line])
+        if words:
             module.main()
         return module
 
@@ -36,25 +35,25 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 def test_cold_posterior(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = f"""--uniform digits --ipc 1 --setup model=linear --num-test 30 --draws 8 --burn 10
-        --leapfrog 2 --chains 2 --fan-in 4 --isotropic 0.4 --out {tmp_path}"""
-    script("cold_posterior", f"{line} --temperatures 1.0")
-    path = tmp_path / "cold-uniform-digits-ipc1-seed0.json"
-    first = json.loads(path.read_text())
+    sizes = "--draws 8 --burn 10 --leapfrog 2 --chains 2 --fan-in 4 --isotropic 0.4"
+    line = f"--uniform digits --ipc 1 --setup model=linear --num-test 30 {sizes} --out {tmp_path}"
+    name = "uniform-digits-ipc1-seed0"
+    script("cold_posterior", line, "--temperatures 1.0")
+    first = records.read(tmp_path / "cold.jsonl")[name]
     protocols = [cell["key"]["protocol"] for cell in first["cells"]]
     assert protocols == ["published", "mh-correct", "mh-correct"]
     published, ours, _ = first["cells"]
     assert "published_nll" in published or "rejected" in published["error"]
-    metrics = {"accuracy", "nll", "ece", "brier", "adaptive_ece", "classwise_ece"}
-    assert set(ours["held_out"]) == set(ours["test"]) == metrics
+    for part in ("held_out", "test"):
+        assert set(ours[part]) == set(script("cells").SCORES)
     assert 0 <= ours["accept"] <= 1
     assert {"rhat", "ess_bulk", "step_size", "seconds"} <= set(ours)
-    script("cold_posterior", f"{line} --temperatures 1.0 0.1")  # resumes
-    second = json.loads(path.read_text())
+    script("cold_posterior", line, "--temperatures 1.0 0.1")  # resumes
+    second = records.read(tmp_path / "cold.jsonl")[name]
     assert second["cells"][:3] == first["cells"]
     assert [cell["key"]["temperature"] for cell in second["cells"][3:]] == [0.1, 0.1]
-    assert path.with_suffix(".svg").read_bytes().startswith(b"<?xml")
-    script("cold_posterior", f"{line} --temperatures 0.01 --seconds 0")
+    assert (tmp_path / f"cold-{name}.svg").read_bytes().startswith(b"<?xml")
+    script("cold_posterior", line, "--temperatures 0.01 --seconds 0")
     assert "out of time" in capsys.readouterr().out
 
 
@@ -67,7 +66,8 @@ def test_the_published_settings_are_those_of_the_paper(script: Script) -> None:
     for options, penalty in ((one, 0.5), (ten, 1.5), (fifty, 0.1)):
         assert options["prior_scale"] == pytest.approx(1 / math.sqrt(2 * penalty))
         assert options["prior"] == "unsquared"
-        assert options["flip_kinetic"] is options["mismatched_momentum"] is True
+        assert options["flip_kinetic"]
+        assert options["mismatched_momentum"]
         assert options["num_draws"] + options["num_burn"] == (20 if penalty == 0.5 else 100)
 
 
@@ -75,35 +75,50 @@ def test_inference_table(
     script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.reduce("uniform", "digits", per_class=1, model="linear", out=tmp_path / "run")
-    small = "--set hmc.num_draws=8 --set hmc.num_burn=4 --set sgd.num_steps=3"
-    line = f"{tmp_path}/run --inference sgd hmc --seeds 2 --num-test 30 {small} --out {tmp_path}"
+    small = "--set hmc.num_draws=8 --set hmc.num_burn=4 --set sgd.num_steps=3 --num-test 30"
+    line = f"{tmp_path / 'run'} --inference sgd hmc --seeds 2 {small} --out {tmp_path}"
     script("inference_table", line)
-    record = json.loads((tmp_path / "inference-run.json").read_text())
-    sgd, hmc = record["cells"]
+    sgd, hmc = records.read(tmp_path / "inference.jsonl")["run"]["cells"]
     assert (sgd["inference"], hmc["inference"]) == ("sgd", "hmc")
     assert sgd["key"]["options"] == {"num_steps": 3}
     assert "rhat" not in sgd
     assert hmc["rhat"] == max(one["predictions"]["rhat"] for one in hmc["diagnostics"])
     table = capsys.readouterr().out.splitlines()[-2:]
-    assert [line.split()[:3] for line in table] == [["run", "own", "sgd"], ["run", "own", "hmc"]]
+    assert [row.split()[:3] for row in table] == [["run", "own", "sgd"], ["run", "own", "hmc"]]
 
 
 def test_leapfrog(script: Script, tmp_path: Path) -> None:
     sizes = "--width 2 --points 10 --leapfrog 2 --proposals 1 --chains 1 2 --device cpu"
-    script("leapfrog", f"{sizes} --out {tmp_path}/leapfrog.json")
-    record = json.loads((tmp_path / "leapfrog.json").read_text())
+    script("leapfrog", f"{sizes} --out {tmp_path}")
+    (record,) = records.read(tmp_path / "leapfrog.jsonl").values()
     assert [row["name"] for row in record["rows"]] == ["plain eager loop", "ours", "ours"]
     assert record["same_draws"] < 1e-3  # the same maths: float32 rounding over two steps
 
 
 def test_continual_memory(script: Script, tmp_path: Path) -> None:
-    line = "digits --ipc 1 --stages 2 --seeds 2 --setup model=linear --set num_steps=3"
-    script("continual_memory", f"{line} --out {tmp_path}")
-    record = json.loads((tmp_path / "continual-digits-uniform-ipc1.json").read_text())
+    sizes = "--ipc 1 --stages 2 --seeds 2 --setup model=linear --set num_steps=3"
+    script("continual_memory", f"digits {sizes} --out {tmp_path}")
+    record = records.read(tmp_path / "continual.jsonl")["digits-uniform-ipc1"]
     assert [row["classes"] for row in record["per_stage"]] == [5, 10]
     assert len(record["stages"]) == 4
     last = [stage["metrics"]["accuracy"] for stage in record["stages"] if stage["stage"] == 2]
     assert record["per_stage"][1]["mean"] == pytest.approx(sum(last) / 2)
+
+
+def test_selection_table(script: Script, tmp_path: Path) -> None:
+    preset = 'method = "lcmat-s"\ndata = "moons"\n[setup]\nmodel = "linear"\n[options]\n'
+    preset += 'per_class = 2\n[evaluate]\ninference = "sgd"\nnum_steps = 3\n'
+    (tmp_path / "small.toml").write_text(preset)
+    line = f"--preset {tmp_path / 'small.toml'} --ipc 1 --methods uniform herding --seeds 1"
+    line += f" --set pretrain_epochs=1 --commit abc --name small --out {tmp_path}"
+    for _ in range(2):  # the second time all is there
+        script("selection_table", line)
+    record = records.read(tmp_path / "selection.jsonl")["small"]
+    assert [(cell["method"], cell["ipc"]) for cell in record["cells"]] == [
+        ("uniform", 1),
+        ("herding", 1),
+    ]
+    assert record["cells"][1]["options"]["pretrain_epochs"] == 1
 
 
 PRESET = """
@@ -129,26 +144,50 @@ num_steps = 3
 
 def test_trajectories(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "small.toml").write_text(PRESET)
-    kept = f"--experts {tmp_path}/experts --num-experts 1 --epochs 1"
-    line = f"{tmp_path}/small.toml {kept} --seeds 1 --out {tmp_path}"
-    script("trajectories", f"{line}/out")
+    line = f"{tmp_path / 'small.toml'} --experts {tmp_path / 'experts'}"
+    line += " --num-experts 1 --epochs 1 --seeds 1"
+    out = tmp_path / "out"
+    script("trajectories", f"{line} --out {out}")
     assert "images/s" in capsys.readouterr().out
-    path = tmp_path / "out" / "small.json"
-    record = json.loads(path.read_text())
+    path, points = out / "small.jsonl", out / "small.safetensors"
+    record: Any = records.read(path)["small"]
     assert (record["status"], record["num_steps"]) == ("finished", 2)
-    assert set(record["evaluations"]) == {"mh-correct", "published", "preset's own"}
-    assert record["evaluations"]["published"]["options"]["flip_kinetic"] is True
-    assert record["evaluations"]["preset's own"]["inference"] == "sgd"
-    assert len(api.load(path.with_suffix(".safetensors"))) == 4
+    evaluations = record["evaluations"]
+    assert set(evaluations) == {"mh-correct", "published", "preset's own"}
+    assert evaluations["published"]["options"]["flip_kinetic"] is True
+    assert "published_nll" in evaluations["published"]["metrics"]
+    assert evaluations["preset's own"]["inference"] == "sgd"
+    assert len(api.load(points)) == 4
     written = path.stat().st_mtime_ns
-    script("trajectories", f"{line}/out")  # all is there
+    script("trajectories", f"{line} --out {out}")  # all is there
     assert path.stat().st_mtime_ns == written
     path.unlink()
-    script("trajectories", f"{line}/out")  # the coreset is there: evaluated only
-    again = json.loads(path.read_text())["evaluations"]["published"]
-    assert again["metrics"] == record["evaluations"]["published"]["metrics"]
+    script("trajectories", f"{line} --out {out}")  # the coreset is there: evaluated only
+    again: Any = records.read(path)["small"]["evaluations"]
+    assert again["published"]["metrics"] == evaluations["published"]["metrics"]
     capsys.readouterr()
-    script("trajectories", f"{line}/again")  # the experts are there
+    script("trajectories", f"{line} --out {tmp_path / 'again'}")  # the experts are there
     assert "images/s" not in capsys.readouterr().out
-    first, second = (tmp_path / name / "small.safetensors" for name in ("out", "again"))
-    assert first.read_bytes() == second.read_bytes()
+    assert (tmp_path / "again" / "small.safetensors").read_bytes() == points.read_bytes()
+
+
+def test_presets(script: Script, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(PRESET)
+    line = f"{tmp_path / 'small.toml'} --seeds 1 --set num_steps=3 --commit abc --out {tmp_path}"
+    script("presets", line)
+    (path,) = tmp_path.glob("*.jsonl")
+    (record,) = records.read(path).values()
+    assert (record["status"], record["num_steps"], record["evaluated_on"]) == (
+        "finished",
+        3,
+        "test",
+    )
+    assert record["evaluation"]["inference"] == "sgd"
+
+
+def test_bench(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = "--set per_class=1 --set num_inner_steps=1 --set augment=false --set num_train=100"
+    out = tmp_path / "bench.json"
+    script("bench", f"--names augment --growth --device cpu --seconds 5 {sizes} --out {out}")
+    assert capsys.readouterr().out.startswith("this machine at best")
+    assert out.exists()

@@ -12,10 +12,11 @@ from rich.table import Table
 
 from pseudocore.evaluation.names import format_metric, metric_title
 from pseudocore.evaluation.tables import Row, metric_names
-from pseudocore.progress import console as err
+from pseudocore.progress import console
 from pseudocore.progress import progress as progress
 
-__all__ = ["comparison_table", "err", "out", "print_json", "progress"]
+err = console
+"""Standard error, shared with progress bars."""
 
 _PIPE_WIDTH = 1000
 """Columns of a file or pipe, where a table row stays on one line; on a terminal it wraps."""

@@ -3,8 +3,8 @@ r"""A problem: data, model, prior and augmentation, and the one scaling of the l
 $$ \log \pi(\theta \mid S) = \sum_{m=1}^{M} w_m \log p(y_m \mid x_m, \theta) + \log p(\theta) +
 \text{const} $$
 
-The sum runs over weighted points, the prior enters once. Nothing here is a mean; whoever wants one
-divides. `docs/scaling.md` is the page the rest of the project links to.
+The sum runs over weighted points, the prior enters once, and nothing is a mean; see
+`docs/scaling.md`.
 """
 
 import math
@@ -18,12 +18,22 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
-from pseudocore.core.types import Augment, Cache, Coreset, Dataset, Experts, Model, Preprocess
+from pseudocore.core.types import (
+    Augment,
+    Cache,
+    Coreset,
+    Dataset,
+    Experts,
+    Model,
+    Preprocess,
+    Statistics,
+)
 
 Precision = Literal["float32", "tf32", "bf16"]
 
-_BRIGHTEST = 20.0
-"""No image has such pixels, not even a learned one; one in 0 to 255 has."""
+_MAX_PIXEL = 20.0
+"""Beyond the pixels of any image in pixel units, learned ones included; one in 0 to 255 exceeds it.
+"""
 
 
 class GaussianPrior(NamedTuple):
@@ -34,9 +44,8 @@ class GaussianPrior(NamedTuple):
     def log_density(self, theta: Tensor) -> Tensor:
         """Normalised log-density over the last axis of theta."""
         standardised = (theta / self.scale).square().sum(-1)
-        return -0.5 * standardised - theta.shape[-1] * (
-            math.log(self.scale) + 0.5 * math.log(2 * math.pi)
-        )
+        constant = math.log(self.scale) + 0.5 * math.log(2 * math.pi)
+        return -0.5 * standardised - theta.shape[-1] * constant
 
 
 def label_log_likelihood(log_probs: Tensor, y: Tensor) -> Tensor:
@@ -69,9 +78,9 @@ class Problem:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the network has dense layers alone, of which a GPU takes several networks faster
-        as one batch; batched convolutions
-        are grouped ones, which it is slow at."""
+        """Whether all layers are dense: a GPU is faster at several such networks as one batch, and
+        slower at convolutional ones.
+        """
         return self.model.describe().get("name") in ("mlp", "linear")
 
     @property
@@ -90,47 +99,49 @@ class Problem:
     @cached_property
     def class_indices(self) -> list[Tensor]:
         """Training indices of each class."""
-        return [
-            (self.data.train.y == label).nonzero().flatten() for label in range(self.num_classes)
-        ]
+        labels = range(self.num_classes)
+        return [(self.data.train.y == label).nonzero().flatten() for label in labels]
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Raw inputs (uint8, or floats in pixel units) to what the network sees, on the problem's
-        device and type.
+        """Raw inputs (uint8, or floats in pixel units) as network inputs, on the problem's device
+        and in its type.
         """
         return self.preprocess.apply(self.as_pixels(x.to(self.device)))
 
     def asked_inputs(self, x: Any) -> Tensor:
-        """As `inputs`, of what somebody else wants predicted, a tensor or an array: refused when
-        its shape or units are not the data's.
+        """As `inputs`, for a tensor or array from outside, whose shape, units and values are
+        checked.
         """
         x = torch.as_tensor(x)
         if tuple(x.shape[1:]) != self.data.shape:
+            shape = ", ".join(map(str, self.data.shape))
             raise DataError(
-                f"inputs to predict must have shape (n, {', '.join(map(str, self.data.shape))}), not {tuple(x.shape)}"
+                f"inputs to predict must have shape (n, {shape}), not {tuple(x.shape)}",
+                code="input-shape",
+                shape=tuple(x.shape),
             )
-        if (
-            self.data.train.x.dtype == torch.uint8
-            and x.is_floating_point()
-            and x.numel()
-            and (top := float(x.max())) > _BRIGHTEST
-        ):
+        is_float, of_images = x.is_floating_point(), self.data.train.x.dtype == torch.uint8
+        if is_float and of_images and x.numel() and (largest := float(x.max())) > _MAX_PIXEL:
             raise DataError(
-                f"float images are in pixel units, 0 to 1, but these reach {top:g}; divide them by 255, or give uint8"
+                f"float images are in pixel units, 0 to 1, but these reach {largest:g}; divide "
+                "them by 255, or give uint8",
+                code="input-units",
+                largest=largest,
             )
-        if x.is_floating_point() and not x.isfinite().all():
-            raise DataError("inputs to predict hold NaN or infinite values")
+        if is_float and not x.isfinite().all():
+            raise DataError("inputs to predict hold NaN or infinite values", code="input-values")
         return self.inputs(x)
 
     def as_pixels(self, x: Tensor) -> Tensor:
-        """Raw inputs as floats in pixel units, in the problem's type; a copy, so that a coreset
-        never is the data itself.
-        """
+        """Raw inputs as floats in pixel units, in the problem's type; always a copy."""
         if x.dtype == torch.uint8:
             return x.to(self.dtype) / 255
         if not x.is_floating_point():
+            dtype = str(x.dtype).removeprefix("torch.")
             raise DataError(
-                f"inputs must be uint8, from 0 to 255, or floats in pixel units, not {str(x.dtype).removeprefix('torch.')}"
+                f"inputs must be uint8, from 0 to 255, or floats in pixel units, not {dtype}",
+                code="input-dtype",
+                dtype=dtype,
             )
         return x.to(self.dtype, copy=True)
 
@@ -139,7 +150,7 @@ class Problem:
         return self.preprocess.invert(x)
 
     def subset(self, index: Tensor, weight: Tensor | None = None) -> Coreset:
-        """Some training points as a coreset, of weight 1 unless told: what a selector returns."""
+        """Some training points as a coreset. Weights default to 1."""
         x, y = self.data.train.x[index], self.data.train.y[index]
         weight = torch.ones(len(index)) if weight is None else weight
         return Coreset(self.as_pixels(x), y, weight.to(self.dtype), index)
@@ -155,51 +166,70 @@ class Problem:
             yield self.batch(torch.arange(start, min(start + size, self.num_train)))
 
     def fast(self) -> AbstractContextManager[Any]:
-        """Where reduced precision is allowed: passes through the network, on a GPU in bfloat16 if
-        asked; never the algebra after it.
-
-        A CPU, which has nothing to gain from it, stays with the problem's type.
-        """
+        """For passes through the network: bfloat16 on a GPU where the precision allows it."""
         if self.precision == "bf16" and self.device.type == "cuda":
-            return torch.autocast(
-                self.device.type, dtype=torch.bfloat16, cache_enabled=False
-            )  # a cache would outlive a captured graph
+            # a cache would outlive a captured graph
+            return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False)
         return nullcontext()
 
+    def features(self, theta: Tensor, x: Tensor, statistics: Statistics | None = None) -> Tensor:
+        """Last-layer features of network inputs, in the problem's precision but the type of x."""
+        with self.fast():
+            features = self.model.features(theta, x, statistics)
+        return features.to(x.dtype)
+
+    def logits(self, theta: Tensor, x: Tensor, statistics: Statistics | None = None) -> Tensor:
+        """Logits of network inputs, in the problem's precision but the type of x."""
+        with self.fast():
+            logits = self.model.logits(theta, x, statistics)
+        return logits.to(x.dtype)
+
     def log_likelihood(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """log p(y | x, theta) per example, (n,), or (draws, n) for a batch of thetas; x are network
-        inputs.
+        """log p(y | x, theta) per example in full precision, (n,), or (draws, n) for several
+        thetas.
         """
         return label_log_likelihood(self.model.logits(theta, x).log_softmax(-1), y)
 
     def log_posterior(self, theta: Tensor, coreset: Coreset) -> Tensor:
         """The unnormalised log-posterior on a coreset: sum over weighted points, prior once."""
-        likelihood = self.log_likelihood(
-            theta, self.inputs(coreset.x), coreset.targets.to(self.device)
-        )
+        x, targets = self.inputs(coreset.x), coreset.targets.to(self.device)
+        likelihood = self.log_likelihood(theta, x, targets)
         return (coreset.weight.to(likelihood) * likelihood).sum(-1) + self.prior.log_density(theta)
 
     def check_fits(self, coreset: Coreset) -> None:
         """Refuse a coreset of other shapes or classes than this problem's data."""
-        if tuple(coreset.x.shape[1:]) != self.data.shape:
+        name, shape = self.data.name, tuple(coreset.x.shape[1:])
+        if shape != self.data.shape:
             raise DataError(
-                f"the coreset's points have shape {tuple(coreset.x.shape[1:])} but those of {self.data.name!r} have {self.data.shape}"
+                f"the coreset's points have shape {shape} but those of {name!r} have "
+                f"{self.data.shape}",
+                code="coreset-shape",
+                shape=shape,
             )
         if coreset.is_soft and coreset.y.shape[1] != self.num_classes:
             raise DataError(
-                f"the coreset has {coreset.y.shape[1]} classes but {self.data.name!r} has {self.num_classes}"
+                f"the coreset has {coreset.y.shape[1]} classes but {name!r} has {self.num_classes}",
+                code="coreset-classes",
+                num_classes=coreset.y.shape[1],
             )
         if not coreset.is_soft and (coreset.y.min() < 0 or coreset.y.max() >= self.num_classes):
             raise DataError(
-                f"the coreset holds labels outside 0..{self.num_classes - 1}, the classes of {self.data.name!r}"
+                f"the coreset holds labels outside 0..{self.num_classes - 1}, the classes of "
+                f"{name!r}",
+                code="coreset-labels",
             )
 
     def check_per_class(self, per_class: int) -> None:
         """Refuse a budget that some class cannot fill with its own examples."""
-        fewest = int(self.data.class_counts.min())
-        if per_class > fewest:
+        smallest = int(self.data.class_counts.min())
+        if per_class > smallest:
             label = int(self.data.class_counts.argmin())
             raise ConfigError(
-                f"{per_class} points per class were asked for, but class {label} of {self.data.name!r} has only {fewest} "
-                f"training examples; --ipc can be at most {fewest}"
+                f"{per_class} points per class were asked for, but class {label} of "
+                f"{self.data.name!r} has only {smallest} training examples; --ipc can be at most "
+                f"{smallest}",
+                code="per-class-too-large",
+                per_class=per_class,
+                label=label,
+                largest=smallest,
             )

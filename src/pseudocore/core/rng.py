@@ -28,9 +28,8 @@ class Rng:
 
     def number(self) -> int:
         """A 63-bit number determined by (seed, path): what seeds a generator."""
-        path = tuple(
-            name if isinstance(name, str) else int(name) for name in self.path
-        )  # a numpy 3 is a 3
+        # a numpy 3 is a 3
+        path = tuple(name if isinstance(name, str) else int(name) for name in self.path)
         digest = hashlib.blake2b(repr((int(self.seed), path)).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 
@@ -40,9 +39,7 @@ class Rng:
     def draw(
         self, make: Callable[..., Tensor], *arguments: Any, device: Device, **options: Any
     ) -> Tensor:
-        """What one of torch's random functions makes with this stream's generator: the one place
-        where anything is drawn.
-        """
+        """Call one of torch's random functions with this stream's generator."""
         return make(*arguments, generator=self.generator(device), device=device, **options)
 
     def normal(

@@ -22,17 +22,18 @@ def flatten(state: Any, prefix: str = "") -> dict[str, Tensor]:
 
 
 def unflatten(template: S, tensors: Mapping[str, Tensor]) -> S:
-    """The inverse of `flatten`, copied into the structure and devices of `template`."""
-    wanted = flatten(template)
-    differing = [
-        name
-        for name in wanted.keys() | tensors.keys()
-        if not _agree(wanted.get(name), tensors.get(name))
-    ]
+    """The inverse of `flatten`: copies, in the structure and on the devices of `template`."""
+    kinds, given = _kinds(flatten(template)), _kinds(tensors)
+    differing = sorted(
+        name for name in kinds.keys() | given.keys() if kinds.get(name) != given.get(name)
+    )
     if differing:
         raise RunError(
-            f"the checkpoint does not fit this method and problem (it differs in {', '.join(sorted(differing)[:4])}); "
-            "resume with the configuration that made it, or start again with --overwrite"
+            f"the checkpoint does not fit this method and problem (it differs in "
+            f"{', '.join(differing[:4])}); resume with the configuration that made it, or start "
+            "again with --overwrite",
+            code="checkpoint-mismatch",
+            differing=differing,
         )
 
     def rebuild(part: Any, prefix: str) -> Any:
@@ -51,10 +52,5 @@ def clone(state: S) -> S:
     return unflatten(state, flatten(state))
 
 
-def _agree(one: Tensor | None, other: Tensor | None) -> bool:
-    return (
-        one is not None
-        and other is not None
-        and one.shape == other.shape
-        and one.dtype == other.dtype
-    )
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: (value.shape, value.dtype) for name, value in tensors.items()}

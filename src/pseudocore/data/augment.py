@@ -1,15 +1,15 @@
 """Differentiable siamese augmentation (Zhao and Bilen, *Dataset Condensation with Differentiable
 Siamese Augmentation*, 2021).
 
-One operation of the strategy is drawn per call, and its parameters: shared by the whole batch and
-by every other batch called with the same `rng` ("siamese"), or one set per example. Strategies
-joined by + are followed one after the other, so that `crop+flip` does both where `crop_flip` does
-either. All of it is drawn where the images are, so nothing waits for the device: on a GPU every
-operation is carried out and the drawn one kept, on a CPU only that one.
+A call draws one operation of the strategy and its parameters, shared by the batch and by every
+other batch called with the same `rng` ("siamese"), or one set per example. Choices joined by + are
+made in turn: `crop+flip` does both, `crop_flip` either. All is drawn where the images are, so
+nothing waits for the device: where the drawn operation is not known to the host, all are carried
+out and one is kept.
 
 | operation | change |
 |---|---|
-| color | brightness x + b, then saturation about the mean of the channels, then contrast about the mean of the image |
+| color | brightness x + b, then saturation about the channel mean, then contrast about the image mean |
 | crop | shift by whole pixels, zeros move in |
 | cutout | a square of zeros, centred anywhere, clipped at the border |
 | flip | mirror left and right |
@@ -40,11 +40,12 @@ OPERATIONS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 
 
 class Draw(NamedTuple):
-    """What chance decided: an operation and three uniform numbers per example, (1, 3) when shared."""
+    """One operation, drawn."""
 
     operation: str | Tensor
-    """Its name, or on a GPU its place among those of the choice."""
+    """Its name, or its place in the choice as a tensor on the device."""
     uniform: Tensor
+    """Numbers in [0, 1) that decide its parameters, (n, 3), or (1, 3) when shared."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,9 @@ class DSA:
     """
 
     strategy: str = "color_crop_cutout_flip_scale_rotate"
-    """Operations to draw one from, joined by underscores; several such choices, to be made in turn,
-    by +.
-    """
+    """Operations to draw one from, joined by _; several choices in turn, joined by +."""
     siamese: bool = True
-    """One draw for the whole batch, and for every batch called with the same rng; otherwise one per
-    example.
-    """
+    """Whether one draw serves a whole batch, and every batch called with the same rng."""
     flip: Fraction = 0.5
     """Probability of mirroring."""
     scale: Annotated[float, Range(low=1)] = 1.2
@@ -83,12 +80,16 @@ class DSA:
         for name in self.operations:
             if name not in OPERATIONS:
                 raise ConfigError(
-                    f"unknown augmentation {name!r} in strategy {self.strategy!r}{did_you_mean(name, OPERATIONS)}; "
-                    f"join any of {', '.join(OPERATIONS)} by underscores to draw one of them, by + to do one after the other"
+                    f"unknown augmentation {name!r} in strategy {self.strategy!r}"
+                    f"{did_you_mean(name, OPERATIONS)}; join any of {', '.join(OPERATIONS)} by "
+                    "underscores to draw one of them, by + to do one after the other",
+                    code="unknown-augmentation",
+                    name=name,
                 )
         if len(set(self.operations)) < len(self.operations):
             raise ConfigError(
-                f"strategy {self.strategy!r} names an operation twice; name each at most once"
+                f"strategy {self.strategy!r} names an operation twice; name each at most once",
+                code="repeated-augmentation",
             )
 
     @property
@@ -103,29 +104,26 @@ class DSA:
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
         return cast(Tensor, repeated(self.apply)(x, self.draw(rng, len(x), x.device)))
 
-    def draw(
-        self, rng: Rng, num: int, device: torch.device | str = "cpu"
-    ) -> Draw | tuple[Draw, ...]:
-        """Decide for `num` examples, choice by choice where there are several; a siamese draw is
-        the same for every `num`.
-        """
-        if len(self.choices) == 1:
-            return self._drawn(self.operations, rng, num, device)
+    def draw(self, rng: Rng, num: int, device: torch.device | str = "cpu") -> tuple[Draw, ...]:
+        """Decide every choice for `num` examples."""
+        choices = self.choices
+        streams = [rng("choice", place) for place in range(len(choices))]
         return tuple(
-            self._drawn(choice, rng("choice", place), num, device)
-            for place, choice in enumerate(self.choices)
+            self._drawn(choice, rng if len(choices) == 1 else stream, num, device)
+            for choice, stream in zip(choices, streams, strict=True)
         )
 
-    def apply(self, x: Tensor, draw: Draw | tuple[Draw, ...]) -> Tensor:
-        """Carry out a draw; pure, so one draw can serve many batches."""
+    def apply(self, x: Tensor, draws: tuple[Draw, ...]) -> Tensor:
+        """Carry out draws, a pure function of both."""
         if x.ndim != 4:
             raise ConfigError(
-                f"DSA augments images (n, channels, height, width), not inputs of shape {tuple(x.shape)}"
+                "DSA augments images (n, channels, height, width), not inputs of shape "
+                f"{tuple(x.shape)}",
+                code="augmentation-needs-images",
+                shape=tuple(x.shape),
             )
-        for choice, one in zip(
-            self.choices, (draw,) if isinstance(draw, Draw) else draw, strict=True
-        ):
-            x = self._chosen(x, choice, one)
+        for choice, draw in zip(self.choices, draws, strict=True):
+            x = self._chosen(x, choice, draw)
         return x
 
     def _drawn(
@@ -143,9 +141,8 @@ class DSA:
             return self._changed(x, draw.operation, u)
         result = x
         for place, operation in enumerate(choice):
-            result = torch.where(
-                draw.operation.to(x.device) == place, self._changed(x, operation, u), result
-            )
+            drawn = draw.operation.to(x.device) == place
+            result = torch.where(drawn, self._changed(x, operation, u), result)
         return result
 
     def _changed(self, x: Tensor, operation: str, uniform: Tensor) -> Tensor:
@@ -173,9 +170,7 @@ def flip(x: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def cutout(x: Tensor, row: Tensor, column: Tensor, fraction: float) -> Tensor:
-    """Zero a rectangle of `fraction` of each side around the pixel (row, column), (1,) or (n,),
-    integers.
-    """
+    """Zero a rectangle of `fraction` of each side around pixels (row, column), each (1,) or (n,)."""
     rows, columns = _covered(row, x.shape[2], fraction), _covered(column, x.shape[3], fraction)
     return x.masked_fill((rows[:, :, None] & columns[:, None, :]).unsqueeze(1), 0)
 
@@ -196,9 +191,7 @@ def contrast(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def _whole(u: Tensor, high: int) -> Tensor:
-    """Uniform on 0 .. high − 1 from float32 uniform on [0, 1), whose largest value times `high`
-    rounds to below `high`.
-    """
+    """Uniform on 0 .. high − 1, from float32 in [0, 1): its largest times `high` rounds below it."""
     return (u * high).long()
 
 

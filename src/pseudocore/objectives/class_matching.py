@@ -1,160 +1,186 @@
-"""What methods that match the data class by class share: settings, real batches, the matching
-itself, the network it is done under.
+"""What methods that match the data class by class share: settings, real batches, the matching, and
+the network it is done under.
 
 A step draws some real images of every class, shows them and the pseudo-images of that class to one
-network under one augmentation ("siamese"), and moves the pseudo-images towards giving what the real
-ones give: gradients (`dc`, `dsa`, `lcmat-c`) or features (`dm`, `cafe`). But in `cafe`, classes do
-not meet in a loss, so the memory of a step is that of one class, or of the few that go side by side
-in a captured graph.
+network under one augmentation ("siamese"), and moves the pseudo-images towards what the real ones
+give: gradients (`dc`, `dsa`, `lcmat-c`) or features (`dm`, `cafe`). Except in `cafe`, classes do
+not meet in a loss, so a step takes the memory of one class, or of the few that a GPU passes through
+at once.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.config import Count, Fraction, Positive
+from pseudocore.core.config import Count, Positive
 from pseudocore.core.errors import DataError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.objectives import multiformation as formation
-from pseudocore.objectives import trajectory
-from pseudocore.objectives.initial import ImageSettings, Initial
-from pseudocore.objectives.trajectory import Info
+from pseudocore.core.types import Coreset, Statistics
+from pseudocore.objectives import multiformation, unroll
+from pseudocore.objectives.image_sgd import ImageSGDSettings, ImagesInfo, ImagesState, coreset
+from pseudocore.objectives.initial import Initial
+from pseudocore.objectives.trajectory import MeanLoss, tiled
 from pseudocore.objectives.unroll import View, augment_vjp
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.execution import map_independent
 from pseudocore.selection.last_layer_gradients import LastLayer
 
-Statistics = Mapping[str, Tensor] | None
 Mismatch = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Pseudo-images of a class, as shown to a network, to their loss and its gradient."""
 Against = Callable[[Tensor, int], Mismatch]
-"""Real images of a class, as shown to that network, and its label, to what pseudo-images lose
-against them.
-"""
+"""Real images of a class, as shown to that network, and its label, to the mismatch with them."""
 Compare = Callable[[list[Tensor], LastLayer], Tensor]
 """The gradient in theta of the loss of pseudo-images, tensor by tensor, and what the last layer
-sees of them, to what they lose.
+sees of them, to the loss of their mismatch.
 """
 
-MIXED = 16
-"""Real images of each class behind the statistics of batch norm and the size of real images."""
+MAX_REFERENCE_IMAGES = 16
+"""Real images of each class for the statistics of batch norm and the size of real images."""
 
-RUNAWAY = 1000
-"""Times the size of real images at which pseudo-images have diverged: behind a norm they could grow
-for ever and nothing would tell.
+MAX_RELATIVE_SIZE = 1000
+"""Times the size of real images at which pseudo-images have diverged: behind a norm they can grow
+without any effect on the loss.
 """
 
 
-class Real(NamedTuple):
+class RealImages(NamedTuple):
     """The real images of a step."""
 
-    batches: list[Tensor]  # indices, one batch a class
-    # what batch norm, if there is any, normalises both sides by: those of real images of all
-    # classes
-    statistics: Statistics
-    size: Tensor  # () mean absolute value
+    batches: list[Tensor]
+    """Training indices, one batch a class."""
+    statistics: Statistics | None
+    """What batch norm normalises both sides by: those of real images of all classes."""
+    size: Tensor
+    """Mean absolute value, ()."""
 
 
-class State(NamedTuple):
-    images: trajectory.State
-    theta: Tensor  # (P,) the network that matching is done under
-    age: Tensor  # () matching steps done under it
+class MatchingState(NamedTuple):
+    images: ImagesState
+    theta: Tensor
+    """The network that matching is done under, (P,)."""
+    age: Tensor
+    """Matching steps done under it, ()."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ImageSettings):
-    """What the methods that match class by class have in common."""
+class MatchingSettings(ImageSGDSettings):
+    """Fields of the methods that match class by class."""
 
     num_steps: Count = 10_000
     """Matching steps."""
     batch_size: Count = 256
     """Real images of each class per step; of a class that has fewer, all."""
-    image_lr: Positive = 0.1
-    """Step size of SGD on images, in normalised units."""
-    image_momentum: Fraction = 0.5
-    """Share of the last change of the images that is kept."""
     initial: Initial = "noise"
 
     repeats_passes: ClassVar[bool] = True
     """A step passes every class through the network."""
 
-
-def begin(method: Settings, problem: Problem, rng: Rng) -> trajectory.State:
-    """Initial images, ordered by class, at rest."""
-    x, y = formation.begin(
-        problem, method.per_class, method.initial, rng("images"), factor=method.formation
-    )
-    return trajectory.State(x, y, torch.zeros_like(x))
+    def matched(
+        self, images: ImagesState, real: RealImages, gradient: Tensor, loss: Tensor
+    ) -> tuple[ImagesState, ImagesInfo]:
+        """The images after one step, which are NaN where they have outgrown the real ones."""
+        return self.moved(images, gradient, loss, MAX_RELATIVE_SIZE * real.size)
 
 
-def under(problem: Problem, images: trajectory.State, rng: Rng) -> State:
-    """The images with a fresh network."""
-    theta = problem.model.init(rng("network"), device=problem.device, dtype=problem.dtype)
-    return State(images, theta, torch.zeros((), dtype=torch.int64, device=problem.device))
+@dataclass(frozen=True, kw_only=True)
+class TrainedMatchingSettings(MatchingSettings):
+    """Fields of the methods that train the network between matching steps."""
+
+    max_age: Count = 10
+    """Matching steps after which the network is replaced by a fresh one."""
+    num_inner_steps: Count = 50
+    """Training steps of the network on the pseudo-images after each matching step."""
+    inner_lr: Positive = 0.01
+    """Step size of that training."""
+
+    def init(self, problem: Problem, rng: Rng) -> Any:
+        """Initial images under a fresh network."""
+        images = super().init(problem, rng)
+        theta = problem.model.init(rng("network"), device=problem.device, dtype=problem.dtype)
+        age = torch.zeros((), dtype=torch.int64, device=problem.device)
+        return MatchingState(images, theta, age)
+
+    def coreset(self, problem: Problem, state: Any) -> Coreset:
+        """The images, with weight one each."""
+        return coreset(problem, state.images.x, state.images.y, factor=self.formation)
+
+    def trained(
+        self, problem: Problem, view: View, images: ImagesState, theta: Tensor, rng: Rng
+    ) -> Tensor:
+        """The network after training on the pseudo-images; as it is where it is replaced anyway."""
+        if self.max_age == 1:
+            return theta
+        x, y = multiformation.decode(images.x, images.y, factor=self.formation)
+        options: Any = {"num_steps": self.num_inner_steps, "step_size": self.inner_lr}
+        return unroll.descend(MeanLoss(problem, y), view, theta, x, rng, **options)
+
+    def aged(self, problem: Problem, theta: Tensor, age: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
+        """The network and its age after one more step, or a fresh one of age 0 after `max_age`."""
+        fresh = problem.model.init(rng("fresh"), device=problem.device, dtype=problem.dtype)
+        keep = age + 1 < self.max_age  # a tensor, not a branch: a graph takes both ways
+        return torch.where(keep, theta, fresh), torch.where(keep, age + 1, 0)
 
 
-def check_classes(method: Settings, problem: Problem) -> None:
-    """Refuse what has no gradient to match."""
+def check_classes(method: MatchingSettings, problem: Problem) -> None:
+    """Refuse a problem without gradients to match."""
     if problem.num_classes < 2:
         raise DataError(
-            f"{methods.name_of(method)} matches gradients of a classification loss, which are 0 where there is but one class; "
-            f"{problem.data.name!r} has {problem.num_classes}, two or more would work"
+            f"{methods.name_of(method)} matches gradients of a classification loss, which are 0 "
+            f"for a single class; {problem.data.name!r} has {problem.num_classes}, two or more "
+            "would work",
+            code="single-class",
+            method=methods.name_of(method),
         )
 
 
-def draw(problem: Problem, theta: Tensor, size: int, rng: Rng) -> Real:
+def draw(problem: Problem, theta: Tensor, size: int, rng: Rng) -> RealImages:
     """`size` training points of every class, drawn without replacement; all points of a class that
     has fewer.
     """
     chance = rng.uniform(problem.num_train, device=problem.device, dtype=torch.float64)
     order = (problem.train_y + chance).argsort()  # by class, and at random within it
-    batches = [members[:size] for members in torch.split(order, problem.data.class_counts.tolist())]
-    x, _ = problem.batch(torch.cat([batch[:MIXED] for batch in batches]))
-    return Real(batches, problem.model.statistics(theta, x) or None, x.abs().mean())
+    by_class = torch.split(order, problem.data.class_counts.tolist())
+    batches = [indices[:size] for indices in by_class]
+    x, _ = problem.batch(torch.cat([batch[:MAX_REFERENCE_IMAGES] for batch in batches]))
+    return RealImages(batches, problem.model.statistics(theta, x) or None, x.abs().mean())
 
 
 def match(
-    method: Settings,
+    method: MatchingSettings,
     problem: Problem,
     view: View,
     x: Tensor,
-    real: Real,
+    real: RealImages,
     against: Against,
     rng: Rng,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient in the images x, ordered by class, of the sum over classes of what `against` says;
-    and that sum.
+    """Gradient in the images x, ordered by class, of the sum over classes of the mismatches; and
+    that sum.
     """
+    own_view, pulls = tiled(view, method.formation), []
 
-    own_view, pulls = trajectory.tiled(view, method.formation), []
+    def towards(theirs: Tensor, ours: Tensor, label: int) -> tuple[Tensor, Tensor]:
+        return against(theirs, label)(ours)
 
     def calls() -> Iterator[Callable[[], tuple[Tensor, Tensor]]]:
-        """What chance decides comes before the branches; images are made for as many classes as go
-        side by side.
-        """
-        for label, (own, batch) in enumerate(
-            zip(x.chunk(len(real.batches)), real.batches, strict=True)
-        ):
+        """Draws are made before the calls, images for as many classes as are passed at once."""
+        own = x.chunk(len(real.batches))
+        for label, (images, batch) in enumerate(zip(own, real.batches, strict=True)):
             stream = rng("augment", label)  # one for both sides: the same augmentation
             theirs = view(problem.batch(batch)[0], stream)
-            ours, pull = augment_vjp(own_view, own, stream)
+            ours, pull = augment_vjp(own_view, images, stream)
             pulls.append(pull)
-            yield functools.partial(_towards, against, theirs, ours, label)
+            yield functools.partial(towards, theirs, ours, label)
 
     losses, gradients = zip(*map_independent(calls()), strict=True)
-    return torch.cat(
-        [pull(gradient) for pull, gradient in zip(pulls, gradients, strict=True)]
-    ), torch.stack(losses).sum()
-
-
-def _towards(against: Against, theirs: Tensor, ours: Tensor, label: int) -> tuple[Tensor, Tensor]:
-    return against(theirs, label)(ours)
+    pulled = [pull(gradient) for pull, gradient in zip(pulls, gradients, strict=True)]
+    return torch.cat(pulled), torch.stack(losses).sum()
 
 
 @dataclass(frozen=True)
@@ -165,7 +191,7 @@ class ClassLoss:
 
     problem: Problem
     label: int
-    statistics: Statistics = None
+    statistics: Statistics | None = None
 
     def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
         return self.of(self.outputs(theta, x))
@@ -192,11 +218,8 @@ class ClassLoss:
 
     def _last_layer(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features, which reduced precision may be used for, and logits."""
-        model = self.problem.model
-        with self.problem.fast():
-            features = model.features(theta, x, self.statistics)
-        features = features.to(x.dtype)
-        weight, bias = model.head(theta)
+        features = self.problem.features(theta, x, self.statistics)
+        weight, bias = self.problem.model.head(theta)
         return features, features @ weight.T + bias
 
 
@@ -218,25 +241,3 @@ def slope_mismatch(
 
     towards = autodiff.grad_through_gradient(loss, compared, reads_aux=by_layer)
     return lambda own: towards(theta, own)
-
-
-def move(
-    method: Settings, images: trajectory.State, real: Real, gradient: Tensor, loss: Tensor
-) -> tuple[trajectory.State, Info]:
-    """One step of SGD with momentum on the images."""
-    velocity = method.image_momentum * images.velocity + gradient
-    x = images.x - method.image_lr * velocity
-    mean_abs = x.abs().mean()
-    x = torch.where(mean_abs <= RUNAWAY * real.size, x, torch.nan)  # which the loop calls diverged
-    return trajectory.State(x, images.y, velocity), Info(loss, gradient.norm(), mean_abs)
-
-
-def aged(
-    problem: Problem, theta: Tensor, age: Tensor, rng: Rng, *, max_age: int
-) -> tuple[Tensor, Tensor]:
-    """The network and its age after one more step, or a fresh one of age 0 in its place when that
-    is `max_age`.
-    """
-    fresh = problem.model.init(rng, device=problem.device, dtype=problem.dtype)
-    keep = age + 1 < max_age  # a tensor, not a branch: a captured graph must take both ways
-    return torch.where(keep, theta, fresh), torch.where(keep, age + 1, 0)

@@ -52,9 +52,7 @@ def centred(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def regress(gram: Tensor, cross: Tensor, y: Tensor, *, ridge: float) -> Tensor:
-    """Predictions (n, classes) from kernels (M, M) and (n, M) and targets (M, classes); NaN where
-    rounding makes the matrix indefinite.
-    """
+    """Predictions (n, classes) from kernels and targets; NaN where the Cholesky factor fails."""
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     cholesky, failed = torch.linalg.cholesky_ex(gram + ridge * gram.diagonal().mean() * identity)
     cholesky = torch.where(failed == 0, cholesky, torch.nan)  # a failed factor may look like one

@@ -5,7 +5,7 @@ $$ \theta_{t+1} = \theta_t - \eta\, \nabla_\theta E(\theta_t, A_t(u)) + \tau \ep
 0 \dots L_u - 1 $$
 
 $E$ is an energy (a mean loss) and $A_t$ the augmentation drawn for step t. `descend` gives
-$\theta_{L_u}$ and keeps nothing on the way. `differentiate` gives the gradient of an objective of
+$\theta_{L_u}$ and keeps nothing else. `differentiate` gives the gradient of an objective of
 the path in $u$ and $\eta$ (at $\tau = 0$): it keeps the parameters of every step, and walks back
 with the adjoint $\lambda_t = dJ / d\theta_t$; with $s_t = \langle\lambda_{t+1}, \nabla_\theta
 E(\theta_t, A_t(u))\rangle$,
@@ -18,7 +18,7 @@ gradients of $s_t$ are how $\nabla_{\theta, u} E$ changes as theta moves along $
 (`autodiff.directional_grad`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -32,8 +32,6 @@ Energy = Callable[[Tensor, Tensor], Tensor]
 """Parameters (P,) and points (M, ...) to one number."""
 View = Callable[[Tensor, Rng], Tensor]
 """Points to what a network is shown of them: the augmentation, or the points themselves."""
-
-
 Objective = Callable[[Sequence[Tensor]], Tensor]
 """The parameters along a path, or its last ones alone, to one number."""
 
@@ -50,31 +48,10 @@ class Pulled(NamedTuple):
     """An objective of a path and its gradient."""
 
     x: Tensor
+    """Gradient in the points."""
     step_size: Tensor
+    """Gradient in the step size."""
     value: Tensor
-
-
-def descend(
-    energy: Energy,
-    view: View,
-    theta: Tensor,
-    x: Tensor,
-    rng: Rng,
-    *,
-    num_steps: int,
-    step_size: Tensor | float,
-    noise: float = 0.0,
-) -> Tensor:
-    """Parameters after `num_steps` steps; `noise` is the standard deviation τ of what each step
-    adds (0 draws nothing).
-    """
-    for number in range(num_steps):
-        theta = theta - step_size * autodiff.grad(energy)(theta, view(x, rng("view", number)))
-        if noise > 0:
-            theta = theta + noise * rng("noise", number).normal(
-                *theta.shape, device=theta.device, dtype=theta.dtype
-            )
-    return theta
 
 
 def path(
@@ -86,19 +63,31 @@ def path(
     *,
     num_steps: int,
     step_size: Tensor | float,
-) -> list[Tensor]:
-    """Parameters before and after each of `num_steps` steps, (num_steps + 1) of them."""
-    thetas = [theta]
+    noise: float = 0.0,
+) -> Iterator[Tensor]:
+    """Parameters before and after each of `num_steps` steps; `noise` is the standard deviation τ of
+    what each step adds (0 draws nothing).
+    """
+    yield theta
     for number in range(num_steps):
-        gradient = autodiff.grad(energy)(thetas[-1], view(x, rng("view", number)))
-        thetas.append(thetas[-1] - step_size * gradient)
-    return thetas
+        theta = theta - step_size * autodiff.grad(energy)(theta, view(x, rng("view", number)))
+        if noise > 0:
+            like: Any = {"device": theta.device, "dtype": theta.dtype}
+            theta = theta + noise * rng("noise", number).normal(*theta.shape, **like)
+        yield theta
+
+
+def descend(
+    energy: Energy, view: View, theta: Tensor, x: Tensor, rng: Rng, **options: Any
+) -> Tensor:
+    """The end of a `path`, with its options."""
+    for end in path(energy, view, theta, x, rng, **options):
+        theta = end
+    return theta
 
 
 def augment_vjp(view: View, x: Tensor, rng: Rng) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """What a network is shown of the points, and the way back from a gradient in that to one in the
-    points.
-    """
+    """The view of the points, and the map from a gradient in it to one in the points."""
     if not isinstance(view, Drawn):
         return autodiff.vjp(lambda x: view(x, rng), x, pure=False)
     return autodiff.vjp(view.apply, x, view.draw(rng, len(x), x.device))
@@ -117,58 +106,38 @@ def differentiate(
     whole: bool = False,
     recompute: bool = True,
 ) -> Pulled:
-    """Gradient in x and step_size of `objective` at the path from theta, of which it sees the end
-    alone unless `whole`.
+    """Gradient in x and step_size of `objective` at the end of the path from theta, or at the
+    `whole` path.
 
     Without `recompute` the graphs of all steps are kept, which is the same gradient with fewer
     passes and `num_steps` times the memory.
     """
 
-    def seen(thetas: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(thetas if whole else thetas[-1:])
+    def walked(x: Tensor, step_size: Tensor) -> list[Tensor]:
+        steps = path(energy, view, theta, x, rng, num_steps=num_steps, step_size=step_size)
+        return list(steps)
 
+    def valued(thetas: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        value = objective(thetas)
+        return value, value
+
+    first = 0 if whole else -1
     if not recompute:
-
-        def unrolled(x: Tensor, step_size: Tensor) -> tuple[Tensor, Tensor]:
-            value = objective(
-                seen(path(energy, view, theta, x, rng, num_steps=num_steps, step_size=step_size))
-            )
-            return value, value
-
-        (pulled_x, pulled_size), value = grad(unrolled, argnums=(0, 1), has_aux=True)(x, step_size)
-        return Pulled(pulled_x, pulled_size, value.detach())
-    thetas = path(energy, view, theta, x, rng, num_steps=num_steps, step_size=step_size)
-    direct, value = grad(
-        lambda *thetas: (objective(thetas),) * 2,
-        argnums=tuple(range(len(seen(thetas)))),
-        has_aux=True,
-    )(*seen(thetas))
-    pulled_x, pulled_size = _walk_back(energy, view, thetas, direct, x, step_size, rng)
-    return Pulled(pulled_x, pulled_size, value.detach())
-
-
-def _walk_back(
-    energy: Energy,
-    view: View,
-    thetas: list[Tensor],
-    direct: Sequence[Tensor],
-    x: Tensor,
-    step_size: Tensor,
-    rng: Rng,
-) -> tuple[Tensor, Tensor]:
-    """The adjoint's way from the end of the path to its start; `direct` are the objective's
-    gradients in the last parameters of it.
-    """
-    adjoint = direct[-1]
-    pulled_x, pulled_size = torch.zeros_like(x), torch.zeros_like(step_size)
-
+        in_both = grad(lambda *both: valued(walked(*both)[first:]), argnums=(0, 1), has_aux=True)
+        (in_x, in_size), value = in_both(x, step_size)
+        return Pulled(in_x, in_size, value.detach())
+    thetas = walked(x, step_size)
+    ends = thetas[first:]
+    in_ends = grad(lambda *ends: valued(ends), argnums=tuple(range(len(ends))), has_aux=True)
+    direct, value = in_ends(*ends)
+    adjoint, in_x, in_size = direct[-1], torch.zeros_like(x), torch.zeros_like(step_size)
     derive = autodiff.directional_grad(energy)
-    for number in reversed(range(len(thetas) - 1)):
+    for number in reversed(range(num_steps)):
         images, pull = augment_vjp(view, x, rng("view", number))
         in_theta, in_images, slope = derive(thetas[number], images, adjoint)
-        pulled_x = pulled_x - step_size * pull(in_images)
-        pulled_size = pulled_size - slope
+        in_x = in_x - step_size * pull(in_images)
+        in_size = in_size - slope
         adjoint = adjoint - step_size * in_theta
-        if len(direct) > 1:
+        if whole:
             adjoint = adjoint + direct[number]
-    return pulled_x, pulled_size
+    return Pulled(in_x, in_size, value.detach())

@@ -76,7 +76,7 @@ def continual(
 
 
 def split_classes(num_classes: int, num_stages: int, rng: Rng) -> list[list[int]]:
-    """Classes in random order, cut into stages as equal as possible, each of two classes or more."""
+    """Classes in random order, cut into stages of nearly equal size, two classes or more each."""
     most = num_classes // 2
     if not 1 <= num_stages <= most:
         raise ConfigError(

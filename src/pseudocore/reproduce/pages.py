@@ -26,10 +26,23 @@ class Grid(NamedTuple):
 
 Block = Heading | Paragraph | Bullets | Grid
 
-_STYLE = """body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums } th, td { padding: .2rem .7rem; text-align: left }
-th { border-bottom: 2px solid #888 } td { border-bottom: 1px solid #ddd } code { background: #f2f2f2; padding: 0 .2rem }
-@media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b } td { border-color: #444 } code { background: #333 } }"""
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; color: #222 }}
+table {{ border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }}
+th, td {{ padding: .2rem .7rem; text-align: left; border-bottom: 1px solid #ccc }}
+code {{ background: #f2f2f2; padding: 0 .2rem }}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
@@ -38,11 +51,7 @@ def to_markdown(blocks: Sequence[Block]) -> str:
 
 def to_html(blocks: Sequence[Block], *, title: str) -> str:
     """No scripts, nothing fetched, every text escaped."""
-    body = "\n".join(_html(block) for block in blocks)
-    head = (
-        f'<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n<style>\n{_STYLE}\n</style>'
-    )
-    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
+    return _PAGE.format(title=html.escape(title), body="\n".join(map(_html, blocks)))
 
 
 def _markdown(block: Block) -> str:
@@ -54,11 +63,9 @@ def _markdown(block: Block) -> str:
         case Bullets(texts):
             return "\n".join(f"- {text}" for text in texts)
         case Grid(header, rows):
-            lines = [header, tuple("---" for _ in header), *rows]
-            return "\n".join(
-                "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-                for line in lines
-            )
+            lines = [header, ("---",) * len(header), *rows]
+            cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+            return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def _html(block: Block) -> str:
@@ -68,18 +75,19 @@ def _html(block: Block) -> str:
         case Paragraph(text):
             return f"<p>{_inline(text)}</p>"
         case Bullets(texts):
-            return "<ul>" + "".join(f"<li>{_inline(text)}</li>" for text in texts) + "</ul>"
+            return f"<ul>{_tagged('li', texts)}</ul>"
         case Grid(header, rows):
-            head = "".join(f"<th>{_inline(cell)}</th>" for cell in header)
-            lines = "\n".join(
-                "<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in row) + "</tr>"
-                for row in rows
-            )
-            return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table>"
+            lines = "\n".join(f"<tr>{_tagged('td', row)}</tr>" for row in rows)
+            head = f"<thead><tr>{_tagged('th', header)}</tr></thead>"
+            return f"<table>\n{head}\n<tbody>\n{lines}\n</tbody>\n</table>"
+
+
+def _tagged(tag: str, texts: Sequence[str]) -> str:
+    return "".join(f"<{tag}>{_inline(text)}</{tag}>" for text in texts)
 
 
 def _inline(text: str) -> str:
-    """Code, emphasis and links, the Markdown that texts here have."""
+    """Code, emphasis and links, the Markdown that texts here use."""
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
     text = re.sub(r"\*([^*]+)\*", r"<em>\1</em>", text)
     return re.sub(r"\[([^\]]+)\]\(([\w./#-]+)\)", r'<a href="\2">\1</a>', text)

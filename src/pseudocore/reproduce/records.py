@@ -1,4 +1,5 @@
-"""Records of measurements in JSON Lines: one record per line, sorted by name, the file replaced whole
+"""Records of measurements in JSON Lines: one record per line, sorted by name, the file replaced
+whole
 under a lock.
 
 A record's name is its `name`, `cell` or `preset`. Other lines are kept byte for byte, whatever is

@@ -2,13 +2,13 @@
 kept in the work folder.
 
 A coreset is a RUN folder named by a digest of its configuration, so cells that use one coreset by
-several protocols make it once, and a cell that was killed resumes from its checkpoint. Expert folders
-are shared by data set, network, preprocessing, augmentation and loss; pre-trained networks are in
-the user's cache. A selector selects anew for every seed and one network is fitted to each selection;
-any other coreset is made once, with seed 0, and a network is fitted for every seed.
+several protocols make it once, and a cell that was killed resumes from its checkpoint. Expert
+folders are shared by data set, network, preprocessing, augmentation and loss; pre-trained networks
+are in the user's cache. A selector selects anew for every seed and one network is fitted to each
+selection; any other coreset is made once, with seed 0, and a network is fitted for every seed.
 
-Several processes can fill one table from one work folder: each takes cells that no other is running,
-and waits where another is making what it needs.
+Several processes can fill one table from one work folder: each takes cells that no other is
+running, and waits where another is making what it needs.
 """
 
 import hashlib
@@ -176,7 +176,7 @@ class CellRunner:
         return ExpertFolder.open(path).mapped(problem)
 
     def _problem_of(self, setup: Setup) -> Problem:
-        """The latest problem is kept for the next cell, or its data where only these are the same."""
+        """The latest problem is kept for the next cell, or only its data."""
         known, problem = self._problem or (None, None)
         if known != setup or problem is None:
             same_data = problem is not None and known is not None and known.data == setup.data

@@ -7,17 +7,17 @@ Both posteriors are exact,
 $$ \Sigma_u = \left(\sigma_0^{-2} I + \textstyle\sum_m w_m \sigma^{-2} I\right)^{-1}, \qquad
    \theta_u = \sigma^{-2} \Sigma_u \textstyle\sum_m w_m u_m, \tag{28, 29} $$
 
-and so are reverse KL, forward KL and W₂² between them, whatever a method minimises. The methods' own
-gradient estimators run here, noise and all; only what they cannot know of a network is exact: draws
-come from the two posteriors, and an expert is one.
+and so are reverse KL, forward KL and W₂² between them, whatever a method minimises. The methods'
+own gradient estimators run here, noise and all; only what they cannot know of a network is exact:
+draws come from the two posteriors, and an expert is one.
 
 | method | gradient in u | from |
 |---|---|---|
-| `bpc-rkl` | Eq. (4), over draws of $\pi_u$ | `methods/bayes/bpc_rkl.py` |
-| `bpc-w` | Eq. (15), through gradient descent on u from a draw of the prior to $\theta_x$ | `methods/bayes/bpc_w.py`, `objectives/unroll.py` |
-| `bpc-fkl` | Eq. (20), over draws of both | `objectives/contrast.py` |
-| `bpc-cd` | Tiwary et al. (2023), Eqs. (11, 12): draws of $\pi_x$ against Langevin from them | `objectives/contrast.py`, `objectives/unroll.py` |
-| `psvi` | Eq. (4) in points and weights | `methods/bayes/psvi.py` |
+| `bpc-rkl` | Eq. (4), over draws of $\pi_u$ | `bayes/bpc_rkl.py` |
+| `bpc-w` | Eq. (15), by descent on u from a draw of the prior to $\theta_x$ | `bayes/bpc_w.py` |
+| `bpc-fkl` | Eq. (20), over draws of both | `contrast.py` |
+| `bpc-cd` | Tiwary et al. (2023), Eqs. (11, 12): Langevin from draws of $\pi_x$ | `contrast.py` |
+| `psvi` | Eq. (4) in points and weights | `bayes/psvi.py` |
 
 Points start as noise around the prior's mean, equally far from the data for every size; weights are
 1, except for PSVI, which learns them from N/M. At weight 1 the covariance of M points is fixed, so

@@ -17,12 +17,17 @@ from pseudocore.data import augment
 from pseudocore.data.augment import DSA, OPERATIONS, Draw
 
 F64 = torch.float64
+Change = Callable[[Tensor], Tensor]
 
 
 def images(n: int = 3, channels: int = 3, height: int = 6, width: int = 5) -> Tensor:
     return torch.randn(
         n, channels, height, width, dtype=F64, generator=torch.Generator().manual_seed(0)
     )
+
+
+def carried_out(change: DSA, x: Tensor, draw: Draw) -> Tensor:
+    return change.apply(x, (draw,))
 
 
 def numbers(*values: float) -> Tensor:
@@ -124,7 +129,7 @@ def test_every_operation_has_first_and_second_derivatives(operation: str, channe
     x = images(2, channels, 4, 4).requires_grad_()
     change = DSA(operation, siamese=False)
     draw = change.draw(Rng(3), 2)
-    apply: Callable[[Tensor], Tensor] = lambda t: change.apply(t, draw)  # noqa: E731
+    apply: Change = lambda t: change.apply(t, draw)  # noqa: E731
     assert torch.autograd.gradcheck(apply, x)
     assert torch.autograd.gradgradcheck(lambda t: apply(t).pow(3), x)
 
@@ -151,7 +156,7 @@ def test_draws_depend_on_rng_alone() -> None:
     torch.manual_seed(123)
     torch.rand(10)
     assert torch.equal(first, change(x, Rng(0)("a")))
-    drawn = [change.draw(Rng(0)(i), 1).operation for i in range(600)]
+    drawn = [change.draw(Rng(0)(i), 1)[0].operation for i in range(600)]
     assert {drawn.count(operation) > 60 for operation in OPERATIONS} == {True}
     assert set(drawn) == set(OPERATIONS)
 
@@ -162,47 +167,55 @@ def test_strategies_joined_by_plus_are_followed_in_turn(siamese: bool) -> None:
     expected, places = x, []
     for place, part in enumerate(("flip", "color", "crop_rotate")):
         single = DSA(part, siamese=siamese)
-        draw = single.draw(rng("choice", place), 4)
-        assert isinstance(draw, Draw)
-        expected = single.apply(expected, draw)
-        places.append(draw.operation)
+        draws = single.draw(rng("choice", place), 4)
+        expected = single.apply(expected, draws)
+        places.append(draws[0].operation)
     assert torch.equal(change(x, rng), expected)
     assert places[:2] == ["flip", "color"]
-    drawn = {change.draw(Rng(seed), 4)[2].operation for seed in range(30)}  # type: ignore[union-attr]
+    drawn = {change.draw(Rng(seed), 4)[2].operation for seed in range(30)}
     assert drawn == {"crop", "rotate"}
     assert len({change(x, Rng(seed)).numpy().tobytes() for seed in range(8)}) == 8
 
 
-def test_defaults_span_the_reference_ranges() -> None:
+@pytest.mark.parametrize(
+    ("operation", "low", "high"),
+    [
+        (
+            "rotate",
+            lambda x: augment.rotate(x, numbers(math.radians(-15))),
+            lambda x: augment.rotate(x, numbers(math.radians(15))),
+        ),
+        (
+            "scale",
+            lambda x: augment.scale(x, *numbers(1 / 1.2, 1 / 1.2).unsqueeze(1)),
+            lambda x: augment.scale(x, *numbers(1.2, 1.2).unsqueeze(1)),
+        ),
+        (
+            "crop",
+            lambda x: augment.crop(x, torch.tensor([-2]), torch.tensor([-2])),
+            lambda x: augment.crop(x, torch.tensor([2]), torch.tensor([2])),
+        ),
+        (
+            "color",
+            lambda x: augment.contrast(augment.saturation(x - 0.5, numbers(0.0)), numbers(0.5)),
+            lambda x: augment.contrast(augment.saturation(x + 0.5, numbers(2.0)), numbers(1.5)),
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_defaults_span_the_reference_ranges(operation: str, low: Change, high: Change) -> None:
     """Extremes of the uniform numbers give the extremes of the published settings."""
-    x = images(2, 3, 16, 16)
-    change = DSA()
-    top = 1 - 2.0**-24
-    for u, turn, factor, shift in ((0.0, -15, 1 / 1.2, -2), (top, 15, 1.2, 2)):
-        draw = torch.full((1, 3), u)
-        close = {"atol": 1e-5, "rtol": 0.0}
-        torch.testing.assert_close(
-            change.apply(x, Draw("rotate", draw)),
-            augment.rotate(x, numbers(math.radians(turn))),
-            **close,
-        )
-        torch.testing.assert_close(
-            change.apply(x, Draw("scale", draw)),
-            augment.scale(x, numbers(factor), numbers(factor)),
-            **close,
-        )
-        moved = augment.crop(x, torch.tensor([shift]), torch.tensor([shift]))
-        assert torch.equal(change.apply(x, Draw("crop", draw)), moved)
-    coloured = augment.contrast(augment.saturation(x + 0.5, numbers(2.0)), numbers(1.5))
-    torch.testing.assert_close(
-        change.apply(x, Draw("color", torch.full((1, 3), top))), coloured, atol=1e-5, rtol=0
+    x, change = images(2, 3, 16, 16), DSA()
+    for u, expected in ((0.0, low(x)), (1 - 2.0**-24, high(x))):
+        found = carried_out(change, x, Draw(operation, torch.full((1, 3), u)))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_a_cutout_at_the_corner_is_clipped() -> None:
+    corner = carried_out(
+        DSA(), images(2, 3, 16, 16), Draw("cutout", torch.full((1, 3), 1 - 2.0**-24))
     )
-    dulled = augment.contrast(augment.saturation(x - 0.5, numbers(0.0)), numbers(0.5))
-    torch.testing.assert_close(change.apply(x, Draw("color", torch.zeros(1, 3))), dulled)
-    corner = change.apply(x, Draw("cutout", torch.full((1, 3), top)))
-    assert (
-        corner == 0
-    ).sum() == 2 * 3 * 5 * 5  # an 8×8 square around the last pixel, clipped to 5×5
+    assert (corner == 0).sum() == 2 * 3 * 5 * 5  # 8×8 around the last pixel
 
 
 def test_the_largest_uniform_number_gives_the_last_whole_one() -> None:
@@ -247,8 +260,8 @@ def test_features_cannot_be_augmented() -> None:
 @pytest.mark.parametrize("place", range(len(OPERATIONS)))
 def test_an_operation_chosen_on_the_device_is_the_same_operation(place: int) -> None:
     x, change = images(3), DSA()
-    drawn = change.draw(Rng(2)("step", 1), len(x))
-    by_name = change.apply(x, drawn._replace(operation=change.operations[place]))
-    by_place = change.apply(x, drawn._replace(operation=torch.tensor(place)))
+    (drawn,) = change.draw(Rng(2)("step", 1), len(x))
+    by_name = carried_out(change, x, drawn._replace(operation=change.operations[place]))
+    by_place = carried_out(change, x, drawn._replace(operation=torch.tensor(place)))
     assert torch.equal(by_name, by_place)
     assert not torch.equal(by_place, x) or change.operations[place] == "flip"

@@ -3,6 +3,7 @@ transform and compiled.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pseudocore.core.rng import Rng
 from pseudocore.data import resample
 from pseudocore.data.augment import DSA, OPERATIONS, Draw
+from pseudocore.runtime import compiling
 
 F64 = torch.float64
 ADDING_AT_INDICES = (
@@ -113,13 +115,15 @@ def test_a_turn_back_of_single_precision_angles_fits_double_precision_images() -
 @pytest.mark.parametrize("operation", ["crop", "scale", "rotate"])
 def test_batches_of_batches(operation: str) -> None:
     change, x = DSA(operation, siamese=False), images(2, 3, 1, 6, 5)
-    draw = change.draw(Rng(1), 6).uniform.view(2, 3, 3)
+    (draw,) = change.draw(Rng(1), 6)
+    uniforms = draw.uniform.view(2, 3, 3)
 
     def along(x: Tensor, uniform: Tensor) -> Tensor:
-        return twice(lambda x: change.apply(x, Draw(operation, uniform)), x)
+        return twice(lambda x: change.apply(x, (Draw(operation, uniform),)), x)
 
     torch.testing.assert_close(
-        vmap(along)(x, draw), torch.stack([along(*each) for each in zip(x, draw, strict=True)])
+        vmap(along)(x, uniforms),
+        torch.stack([along(*each) for each in zip(x, uniforms, strict=True)]),
     )
 
 
@@ -132,7 +136,7 @@ def test_images_keep_their_precision_where_networks_do_not(operation: str) -> No
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_compiled_gradients_are_those_same_kernels() -> None:
+def test_compiled_gradients_are_those_same_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """All operations in one graph, as on a GPU: the compiler must take rotation with the gradient
     it has.
     """
@@ -146,13 +150,13 @@ def test_compiled_gradients_are_those_same_kernels() -> None:
         return aot_function(graph, fw_compiler=noted)
 
     change, x = DSA(), images(2, 3, 6, 5, dtype=torch.float32)
-    draw = change.draw(Rng(0), 2)
+    (draw,) = change.draw(Rng(0), 2)
 
     def along(x: Tensor, draw: Draw) -> Tensor:
-        return twice(lambda x: change.apply(x, draw), x)
+        return twice(lambda x: change.apply(x, (draw,)), x)
 
-    torch.compiler.allow_in_graph(resample.rotate)  # type: ignore[no-untyped-call]
-    compiled = torch.compile(along, fullgraph=True, dynamic=False, backend=backend)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    compiled = compiling.step(along)
     for place in range(len(OPERATIONS)):
         chosen = draw._replace(operation=torch.tensor(place))
         torch.testing.assert_close(compiled(x, chosen), along(x, chosen))

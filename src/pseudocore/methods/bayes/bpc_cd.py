@@ -37,26 +37,22 @@ from pseudocore.core.config import Count, NonNegative, Positive
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset
-from pseudocore.objectives import trajectory, unroll
 from pseudocore.objectives.contrast import contrast
+from pseudocore.objectives.image_sgd import ImagesInfo, ImagesState
 from pseudocore.objectives.initial import Initial
-from pseudocore.objectives.trajectory import Info, Settings, State
-from pseudocore.objectives.unroll import augment_vjp
+from pseudocore.objectives.trajectory import HorizonSettings, energy_and_view
+from pseudocore.objectives.unroll import augment_vjp, descend
 from pseudocore.training.losses import Loss
 
 
 @methods.register("bpc-cd", kind="bayes", paper="Tiwary et al. 2023, arXiv 2303.11278")
 @dataclass(frozen=True, kw_only=True)
-class BPCContrastiveDivergence(Settings):
+class BPCContrastiveDivergence(HorizonSettings):
     """Bayesian pseudo-coreset by contrastive divergence."""
 
     initial: Initial = "mix"
-    """Start from real images, from mixes of two of a class, or from noise."""
     max_start: Count = 8
     """Langevin steps start at an expert's epoch below this."""
-    horizon: Count = 1
-    """Epochs from the start to where the expert is taken."""
     num_inner_steps: Count = 10
     """Langevin steps on the pseudo-images."""
     langevin_step: Positive = 0.01
@@ -68,34 +64,21 @@ class BPCContrastiveDivergence(Settings):
     expert_loss: Loss = "cross-entropy"
     """Loss of the experts, when they are trained for this run."""
 
-    @property
-    def expert_epochs(self) -> int:
-        return self.max_start - 1 + self.horizon
-
-    def init(self, problem: Problem, rng: Rng) -> State:
-        return trajectory.begin(self, problem, rng)
-
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        start, positive = trajectory.expert_path(
-            self, problem, rng, horizon=self.horizon, stride=self.horizon
-        )
-        energy, view = trajectory.energy_and_view(
-            problem, state.y, self.energy, factor=self.formation
-        )
-        step_size, noise = self.langevin_step / 2, self.noise_scale * math.sqrt(self.langevin_step)
-        negative = unroll.descend(
+    def step(
+        self, problem: Problem, state: ImagesState, rng: Rng
+    ) -> tuple[ImagesState, ImagesInfo]:
+        start, positive = self.expert_ends(problem, rng)
+        energy, view = energy_and_view(problem, state.y, self.energy, factor=self.formation)
+        negative = descend(
             energy,
             view,
             start,
             state.x,
             rng("inner"),
             num_steps=self.num_inner_steps,
-            step_size=step_size,
-            noise=noise,
+            step_size=self.langevin_step / 2,
+            noise=self.noise_scale * math.sqrt(self.langevin_step),
         )  # Eq. (12)
         images, pull = augment_vjp(view, state.x, rng("view"))
         gradient, gap = contrast(energy, images, [(positive, negative)])  # Eq. (11)
-        return trajectory.move(self, state, pull(gradient), gap)
-
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.x, state.y, factor=self.formation)
+        return self.moved(state, pull(gradient), gap)

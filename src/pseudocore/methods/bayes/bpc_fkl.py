@@ -33,20 +33,17 @@ from pseudocore.core.config import Count, NonNegative, Positive
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset
-from pseudocore.objectives import trajectory, unroll
 from pseudocore.objectives.contrast import contrast
-from pseudocore.objectives.trajectory import Info, Settings, State
-from pseudocore.objectives.unroll import augment_vjp
+from pseudocore.objectives.image_sgd import ImagesInfo, ImagesState
+from pseudocore.objectives.trajectory import HorizonSettings, energy_and_view, near
+from pseudocore.objectives.unroll import augment_vjp, descend
 
 
 @methods.register("bpc-fkl", kind="bayes", paper="Kim et al. 2022, arXiv 2210.06205")
 @dataclass(frozen=True, kw_only=True)
-class BPCForwardKL(Settings):
+class BPCForwardKL(HorizonSettings):
     """Bayesian pseudo-coreset by forward KL divergence."""
 
-    horizon: Count = 1
-    """Epochs from the start to where the expert is taken."""
     inner_lr: Positive = 0.03
     """Step size of training on the pseudo-images."""
     num_draws: Count = 30
@@ -58,21 +55,12 @@ class BPCForwardKL(Settings):
     draw_batch: Count = 1
     """Draws that pass the network at once: more may be faster and take as many times the memory."""
 
-    @property
-    def expert_epochs(self) -> int:
-        return self.max_start - 1 + self.horizon
-
-    def init(self, problem: Problem, rng: Rng) -> State:
-        return trajectory.begin(self, problem, rng)
-
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        start, expert = trajectory.expert_path(
-            self, problem, rng, horizon=self.horizon, stride=self.horizon
-        )
-        energy, view = trajectory.energy_and_view(
-            problem, state.y, factor=self.formation
-        )  # E = -f, D1
-        student = unroll.descend(
+    def step(
+        self, problem: Problem, state: ImagesState, rng: Rng
+    ) -> tuple[ImagesState, ImagesInfo]:
+        start, expert = self.expert_ends(problem, rng)
+        energy, view = energy_and_view(problem, state.y, factor=self.formation)  # E = -f, D1
+        student = descend(
             energy,
             view,
             start,
@@ -82,13 +70,9 @@ class BPCForwardKL(Settings):
             step_size=self.inner_lr,
         )  # Algorithm 1, inner loop
         counts = {"num": self.num_draws, "batch": self.draw_batch}
-        near_expert = trajectory.near(expert, self.expert_noise, rng("near-expert"), **counts)
-        near_student = trajectory.near(student, self.noise, rng("near-student"), **counts)
+        near_expert = near(expert, self.expert_noise, rng("near-expert"), **counts)
+        near_student = near(student, self.noise, rng("near-student"), **counts)
         images, pull = augment_vjp(view, state.x, rng("view"))  # D3
-        gradient, gap = contrast(
-            energy, images, zip(near_expert, near_student, strict=True)
-        )  # Eq. (20)
-        return trajectory.move(self, state, pull(gradient), gap)
-
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.x, state.y, factor=self.formation)
+        pairs = zip(near_expert, near_student, strict=True)
+        gradient, gap = contrast(energy, images, pairs)  # Eq. (20)
+        return self.moved(state, pull(gradient), gap)

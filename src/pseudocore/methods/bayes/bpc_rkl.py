@@ -41,22 +41,20 @@ from pseudocore.core.config import Count, Fraction, Positive, Range
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset
-from pseudocore.objectives import multiformation as formation
-from pseudocore.objectives import trajectory, unroll
-from pseudocore.objectives.trajectory import Info, Settings, State
-from pseudocore.objectives.unroll import augment_vjp
+from pseudocore.objectives import multiformation
+from pseudocore.objectives.image_sgd import ImagesInfo, ImagesState
+from pseudocore.objectives.trajectory import TrajectorySettings, energy_and_view, near, view_of
+from pseudocore.objectives.unroll import augment_vjp, descend
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.execution import map_independent, repeated
 
 
 @methods.register("bpc-rkl", kind="bayes", paper="Kim et al. 2022, arXiv 2210.06205")
 @dataclass(frozen=True, kw_only=True)
-class BPCReverseKL(Settings):
+class BPCReverseKL(TrajectorySettings):
     """Bayesian pseudo-coreset by reverse KL divergence."""
 
     image_momentum: Fraction = 0.0
-    """Share of the last change of the images that is kept."""
     inner_lr: Positive = 0.03
     """Step size of training on the pseudo-images."""
     num_draws: Annotated[int, Range(low=2)] = 10
@@ -68,13 +66,12 @@ class BPCReverseKL(Settings):
     draw_batch: Count = 1
     """Draws that pass the network at once: more may be faster and take as many times the memory."""
 
-    def init(self, problem: Problem, rng: Rng) -> State:
-        return trajectory.begin(self, problem, rng)
-
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        (start,) = trajectory.expert_path(self, problem, rng, horizon=0, stride=1)
-        energy, view = trajectory.energy_and_view(problem, state.y, factor=self.formation)
-        student = unroll.descend(
+    def step(
+        self, problem: Problem, state: ImagesState, rng: Rng
+    ) -> tuple[ImagesState, ImagesInfo]:
+        (start,) = self.expert_path(problem, rng, horizon=0)
+        energy, view = energy_and_view(problem, state.y, factor=self.formation)
+        student = descend(
             energy,
             view,
             start,
@@ -83,31 +80,24 @@ class BPCReverseKL(Settings):
             num_steps=self.num_inner_steps,
             step_size=self.inner_lr,
         )
-        x, y = problem.batch(
-            rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
-        )
-        x = trajectory.view_of(problem)(x, rng("view"))  # D4
+        index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
+        x, y = problem.batch(index)
+        x = view_of(problem)(x, rng("view"))  # D4
         images, pull = augment_vjp(view, state.x, rng("view"))
-        labels = formation.repeat(state.y, self.formation)
+        labels = multiformation.repeat(state.y, self.formation)
 
         def likelihood(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            with problem.fast():
-                logits = problem.model.logits(theta, x)
-            return label_log_likelihood(logits.to(x.dtype).log_softmax(-1), y)
+            return label_log_likelihood(problem.logits(theta, x).log_softmax(-1), y)
 
+        counts = {"num": self.num_draws, "batch": self.draw_batch}
         gradient, gap = reverse_kl(
             lambda theta, images: likelihood(theta, images, labels),
             lambda theta: likelihood(theta, x, y).mean(-1),
             images,
-            lambda: trajectory.near(
-                student, self.noise, rng("near-student"), num=self.num_draws, batch=self.draw_batch
-            ),
+            lambda: near(student, self.noise, rng("near-student"), **counts),
             scale=1 / len(images),  # D1
         )
-        return trajectory.move(self, state, pull(gradient), gap)
-
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.x, state.y, factor=self.formation)
+        return self.moved(state, pull(gradient), gap)
 
 
 def reverse_kl(
@@ -118,19 +108,17 @@ def reverse_kl(
     *,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Eq. (4): the gradient in x, and the mean over the draws of what the likelihood of x is above
-    that of the data.
+    """Eq. (4): the gradient in x, and the mean over the draws of how far the likelihood of x is
+    above that of the data.
 
     `points` gives log-likelihoods (M,) of x under parameters (P,), `data` one number for the data;
     or (b, M) and (b,) under (b, P). `scale` times the sum over x is compared with that number.
     `draws` are from the posterior of x, the same at every call.
     """
+    of_data = repeated(data, through_network=True)
+    of_points = repeated(points, through_network=True)
     with torch.no_grad():
-        above = [
-            repeated(data, through_network=True)(theta)
-            - scale * repeated(points, through_network=True)(theta, x).sum(-1)
-            for theta in draws()
-        ]
+        above = [of_data(theta) - scale * of_points(theta, x).sum(-1) for theta in draws()]
         excess = torch.cat([one.reshape(-1) for one in above])  # (S,)
     centred, gradient = excess - excess.mean(), torch.zeros_like(x)
 

@@ -35,7 +35,7 @@ Deviations:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,33 +45,37 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.objectives import trajectory, unroll
-from pseudocore.objectives.trajectory import Settings
+from pseudocore.objectives import image_sgd, unroll
+from pseudocore.objectives.image_sgd import ImagesState
+from pseudocore.objectives.trajectory import HorizonSettings, energy_and_view
 
 
-class State(NamedTuple):
-    # first, as the loop names the first part that is not finite, and this one drags the others
-    # along
+class BPCWState(NamedTuple):
+    # First, as the loop names the first part that is not finite, and this one makes the others so.
     inner_lr: Tensor
+    """Step size of the inner training, ()."""
     inner_lr_velocity: Tensor
-    images: trajectory.State
+    """Momentum of its gradient, ()."""
+    images: ImagesState
 
 
-class Info(NamedTuple):
+class BPCWInfo(NamedTuple):
     loss: Tensor
     """Squared distance to the expert, relative to that from the start."""
     gradient_norm: Tensor
+    """Norm of its gradient in the images."""
     mean_abs: Tensor
+    """Mean absolute network input, about .8 for real images."""
     inner_lr: Tensor
+    """Step size of the inner training, after the step."""
 
 
 @methods.register("bpc-w", kind="bayes", paper="Kim et al. 2022, arXiv 2210.06205")
 @dataclass(frozen=True, kw_only=True)
-class BPCWasserstein(Settings):
+class BPCWasserstein(HorizonSettings):
     """Bayesian pseudo-coreset by Wasserstein distance."""
 
     horizon: Count = 2
-    """Epochs from the start to where the expert is taken."""
     inner_lr: Positive = 0.01
     """Step size of training on the pseudo-images where it starts; learned."""
     inner_lr_lr: NonNegative = 1e-5
@@ -84,23 +88,18 @@ class BPCWasserstein(Settings):
     does not grow with their number.
     """
 
-    @property
-    def expert_epochs(self) -> int:
-        return self.max_start - 1 + self.horizon
-
-    def init(self, problem: Problem, rng: Rng) -> State:
-        images = trajectory.begin(self, problem, rng)
+    def init(self, problem: Problem, rng: Rng) -> BPCWState:
+        images = super().init(problem, rng)
         inner_lr = images.x.new_full((), self.inner_lr)
-        return State(inner_lr, torch.zeros_like(inner_lr), images)
+        return BPCWState(inner_lr, torch.zeros_like(inner_lr), images)
 
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
+    def step(self, problem: Problem, state: BPCWState, rng: Rng) -> tuple[BPCWState, BPCWInfo]:
         images, diagonal = state.images, self.covariance == "diagonal"
-        expert = trajectory.expert_path(
-            self, problem, rng, horizon=self.horizon, stride=1 if diagonal else self.horizon
-        )
+        stride = 1 if diagonal else self.horizon
+        expert = self.expert_path(problem, rng, horizon=self.horizon, stride=stride)
         pulled = unroll.differentiate(
             lambda thetas: relative_distance(thetas, expert, diagonal=diagonal),
-            *trajectory.energy_and_view(problem, images.y, factor=self.formation),
+            *energy_and_view(problem, images.y, factor=self.formation),
             expert[0],
             images.x,
             state.inner_lr,
@@ -111,20 +110,14 @@ class BPCWasserstein(Settings):
         )
         velocity = self.image_momentum * state.inner_lr_velocity + pulled.step_size
         inner_lr = state.inner_lr * torch.exp(-self.inner_lr_lr * velocity / state.inner_lr)  # D1
-        inner_lr = torch.where(
-            inner_lr > 0, inner_lr, torch.nan
-        )  # too small for a float: the loop calls that diverged, like too large
-        moved, info = trajectory.move(self, images, pulled.x, pulled.value)
-        return State(inner_lr, velocity, moved), Info(*info, inner_lr)
+        # too small for a float, the loop reports it as divergence, like too large
+        inner_lr = torch.where(inner_lr > 0, inner_lr, torch.nan)
+        moved, info = self.moved(images, pulled.x, pulled.value)
+        return BPCWState(inner_lr, velocity, moved), BPCWInfo(*info, inner_lr)
 
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(
-            problem,
-            state.images.x,
-            state.images.y,
-            factor=self.formation,
-            inner_lr=state.inner_lr.item(),
-        )
+    def coreset(self, problem: Problem, state: Any) -> Coreset:
+        (x, y, _), inner_lr = state.images, state.inner_lr.item()
+        return image_sgd.coreset(problem, x, y, factor=self.formation, inner_lr=inner_lr)
 
 
 @methods.register("mtt", kind="condense", paper="Cazenavette et al. 2022, arXiv 2203.11932")

@@ -80,13 +80,9 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
     """What VBPC and FRePo share: all but the loss."""
 
     image_lr: Positive = 0.01
-    """Adam's step size on images (in normalised units) and on the logit scale; falls to 0 along a
-    cosine.
-    """
+    """Adam's step size on (normalised) images and the logit scale; falls to 0 along a cosine."""
     augment_on: Literal["data", "both"] = "data"
-    """Whether the problem's augmentation, if any, acts on the real batch alone or on the coreset
-    too.
-    """
+    """Whether augmentation, if any, acts on the real batch alone or on the coreset too."""
     mirror: bool = False
     """Whether each image is used beside its mirror image, as two points of one label."""
     averaging: Annotated[float, Range(low=0, high=0.9999)] = 0.0
@@ -100,9 +96,7 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
     def loss(
         self, problem: Problem, learned: VBPCLearned, features: Tensor, real: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The loss under features of the coreset and of real examples, and the log-probabilities of
-        the latter (n, classes).
-        """
+        """The loss, and log-probabilities (n, classes) of the real examples."""
         raise NotImplementedError
 
     def init(self, problem: Problem, rng: Rng) -> VBPCState:

@@ -37,125 +37,81 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pseudocore.core.config import Count, NonNegative, Positive
+from pseudocore.core.config import NonNegative
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset
-from pseudocore.objectives import (
-    class_matching as classwise,
-)
-from pseudocore.objectives import (
-    multiformation as formation,
-)
-from pseudocore.objectives import (
-    trajectory,
-    unroll,
-)
-from pseudocore.objectives.class_matching import Settings, State
-from pseudocore.objectives.trajectory import Info
+from pseudocore.objectives import class_matching, multiformation
+from pseudocore.objectives.class_matching import MatchingState, TrainedMatchingSettings
+from pseudocore.objectives.image_sgd import ImagesInfo
+from pseudocore.objectives.trajectory import view_of
 from pseudocore.runtime import autodiff
 
 
-class Real(NamedTuple):
-    """What real images of all classes are in the network."""
+class RealFeatures(NamedTuple):
+    """Features of real images of all classes."""
 
-    centres: list[Tensor]  # one a layer, (classes, width)
-    features: Tensor  # of the last layer, (n, h)
-    y: Tensor  # (n,)
+    centres: list[Tensor]
+    """Mean features of every class, one (classes, width) a layer."""
+    features: Tensor
+    """Of every image in the last layer, (n, h)."""
+    y: Tensor
+    """Labels (n,)."""
 
 
 @methods.register("cafe", kind="condense", paper="Wang et al. 2022, arXiv 2203.01531")
 @dataclass(frozen=True, kw_only=True)
-class CAFE(Settings):
+class CAFE(TrainedMatchingSettings):
     """Condensation by aligning the features of every class, layer by layer."""
 
     discrimination: NonNegative = 0.01
     """Weight of the loss of classifying real images by the pseudo-images' mean features."""
-    max_age: Count = 10
-    """Matching steps after which the network is replaced by a fresh one."""
-    num_inner_steps: Count = 50
-    """Training steps of the network on the pseudo-images after each matching step."""
-    inner_lr: Positive = 0.01
-    """Step size of that training."""
 
-    def init(self, problem: Problem, rng: Rng) -> State:
-        return classwise.under(problem, classwise.begin(self, problem, rng), rng)
-
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        images, theta, view = state.images, state.theta, trajectory.view_of(problem)
-        drawn = classwise.draw(problem, theta, self.batch_size, rng("batch"))
+    def step(
+        self, problem: Problem, state: MatchingState, rng: Rng
+    ) -> tuple[MatchingState, ImagesInfo]:
+        images, theta, view = state.images, state.theta, view_of(problem)
+        drawn = class_matching.draw(problem, theta, self.batch_size, rng("batch"))
         streams = [rng("augment", label) for label in range(problem.num_classes)]
 
         def layers(x: Tensor) -> list[Tensor]:
             with problem.fast():
-                return [
-                    layer.to(x.dtype) for layer in problem.model.layers(theta, x, drawn.statistics)
-                ]
+                found = problem.model.layers(theta, x, drawn.statistics)
+            return [layer.to(x.dtype) for layer in found]
 
-        real = _real(
-            problem,
-            [
-                layers(view(problem.batch(batch)[0], stream))
-                for batch, stream in zip(drawn.batches, streams, strict=True)
-            ],
-        )
+        each = zip(drawn.batches, streams, strict=True)
+        real = _real([layers(view(problem.batch(batch)[0], stream)) for batch, stream in each])
 
         def loss(x: Tensor) -> Tensor:
-            tiles = formation.split(x, self.formation).chunk(len(streams))
-            shown = torch.cat(
-                [view(own, stream) for own, stream in zip(tiles, streams, strict=True)]
+            tiles = multiformation.split(x, self.formation).chunk(len(streams))
+            shown = [view(own, stream) for own, stream in zip(tiles, streams, strict=True)]
+            by_class = (
+                layer.view(len(streams), -1, layer.shape[1]) for layer in layers(torch.cat(shown))
             )
-            return self.mismatch(
-                [
-                    layer.view(problem.num_classes, -1, layer.shape[1]).mean(1)
-                    for layer in layers(shown)
-                ],
-                real,
-            )
+            return self.mismatch([layer.mean(1) for layer in by_class], real)
 
         value, gradient = autodiff.value_and_grad(loss, pure=False)(images.x)
-        images, info = classwise.move(self, images, drawn, gradient, value)
-        if self.max_age > 1:  # otherwise the network is gone after this step
-            x, y = formation.decode(images.x, images.y, factor=self.formation)
-            energy = trajectory.energy_on(problem, y)
-            theta = unroll.descend(
-                energy,
-                view,
-                theta,
-                x,
-                rng("inner"),
-                num_steps=self.num_inner_steps,
-                step_size=self.inner_lr,
-            )
-        return State(
-            images, *classwise.aged(problem, theta, state.age, rng("fresh"), max_age=self.max_age)
-        ), info
+        images, info = self.matched(images, drawn, gradient, value)
+        theta = self.trained(problem, view, images, theta, rng("inner"))
+        return MatchingState(images, *self.aged(problem, theta, state.age, rng)), info
 
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.images.x, state.images.y, factor=self.formation)
-
-    def mismatch(self, centres: list[Tensor], real: Real) -> Tensor:
-        """The objective above, of mean features (classes, width) of the pseudo-images in every
+    def mismatch(self, centres: list[Tensor], real: RealFeatures) -> Tensor:
+        """The objective above, given mean features (classes, width) of the pseudo-images in every
         layer.
         """
-        alignment = torch.stack(
-            [
-                (own - target).square().sum()
-                for own, target in zip(centres, real.centres, strict=True)
-            ]
-        ).sum()
+        pairs = zip(centres, real.centres, strict=True)
+        alignment = torch.stack([(own - target).square().sum() for own, target in pairs]).sum()
         log_probs = (real.features @ centres[-1].T).log_softmax(1)
         return alignment - self.discrimination * label_log_likelihood(log_probs, real.y).mean()
 
 
-def _real(problem: Problem, classes: list[list[Tensor]]) -> Real:
+def _real(classes: list[list[Tensor]]) -> RealFeatures:
     """From the layers of real images, class by class."""
     centres = [
         torch.stack([layer.mean(0) for layer in same]) for same in zip(*classes, strict=True)
     ]
+    features = [layers[-1] for layers in classes]
     labels = [
-        torch.full((len(layers[-1]),), label, device=problem.device)
-        for label, layers in enumerate(classes)
+        torch.full((len(own),), label, device=own.device) for label, own in enumerate(features)
     ]
-    return Real(centres, torch.cat([layers[-1] for layers in classes]), torch.cat(labels))
+    return RealFeatures(centres, torch.cat(features), torch.cat(labels))

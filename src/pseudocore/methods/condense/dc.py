@@ -36,94 +36,89 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pseudocore.core.config import Count, Positive
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset
 from pseudocore.data import augment
-from pseudocore.objectives import (
-    class_matching as classwise,
+from pseudocore.objectives import class_matching, distances, trajectory
+from pseudocore.objectives.class_matching import (
+    ClassLoss,
+    MatchingState,
+    Mismatch,
+    TrainedMatchingSettings,
 )
-from pseudocore.objectives import (
-    distances as distance,
-)
-from pseudocore.objectives import (
-    multiformation as formation,
-)
-from pseudocore.objectives import (
-    trajectory,
-    unroll,
-)
-from pseudocore.objectives.class_matching import State
 from pseudocore.objectives.distances import Distance
+from pseudocore.objectives.image_sgd import ImagesInfo
 from pseudocore.objectives.initial import Initial
-from pseudocore.objectives.trajectory import Info
 from pseudocore.objectives.unroll import View
 from pseudocore.selection.last_layer_gradients import LastLayer
 
 
+@methods.register("dc", kind="condense", paper="Zhao et al. 2021, arXiv 2006.05929")
 @dataclass(frozen=True, kw_only=True)
-class Settings(classwise.Settings):
-    """What DC and DSA have in common; the defaults are those for ten images per class."""
+class DC(TrainedMatchingSettings):
+    """Condensation by gradient matching."""
 
-    max_age: Count = 10
-    """Matching steps after which the network is replaced by a fresh one."""
-    num_inner_steps: Count = 50
-    """Training steps of the network on the pseudo-images after each matching step."""
-    inner_lr: Positive = 0.01
-    """Step size of that training."""
     distance: Distance = "cosine"
     """Of gradients: cosine over output nodes, mean or sum of squares over weights, or Euclidean;
     the step size on images belongs to it.
     """
 
+    def init(self, problem: Problem, rng: Rng) -> MatchingState:
+        class_matching.check_classes(self, problem)
+        state: MatchingState = super().init(problem, rng)
+        return state
 
-@methods.register("dc", kind="condense", paper="Zhao et al. 2021, arXiv 2006.05929")
-@dataclass(frozen=True, kw_only=True)
-class DC(Settings):
-    """Condensation by gradient matching."""
+    def step(
+        self, problem: Problem, state: MatchingState, rng: Rng
+    ) -> tuple[MatchingState, ImagesInfo]:
+        images, theta, view = state.images, state.theta, self._view(problem)
+        drawn = class_matching.draw(problem, theta, self.batch_size, rng("batch"))
 
-    def init(self, problem: Problem, rng: Rng) -> State:
-        return _init(self, problem, rng)
+        def against(real: Tensor, label: int) -> Mismatch:
+            loss = ClassLoss(problem, label, drawn.statistics)
+            target, _ = class_matching.slope(loss, theta, real)
 
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        return _step(self, trajectory.view_of(problem), problem, state, rng)
+            def compare(found: list[Tensor], _: LastLayer) -> Tensor:
+                return distances.between(self.distance, target, found)
 
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.images.x, state.images.y, factor=self.formation)
+            return class_matching.slope_mismatch(loss, theta, compare)
+
+        gradient, loss = class_matching.match(self, problem, view, images.x, drawn, against, rng)
+        images, info = self.matched(images, drawn, gradient, loss)
+        theta = self.trained(problem, view, images, theta, rng("inner"))
+        return MatchingState(images, *self.aged(problem, theta, state.age, rng)), info
+
+    def _view(self, problem: Problem) -> View:
+        return trajectory.view_of(problem)
 
 
 @methods.register("dsa", kind="condense", paper="Zhao & Bilen 2021, arXiv 2102.08259")
 @dataclass(frozen=True, kw_only=True)
-class DSA(Settings):
+class DSA(DC):
     """Condensation by gradient matching under one random augmentation of real and pseudo-images."""
 
     initial: Initial = "real"
-    """Start from real images, as the authors' published commands do, from mixes of two of a class,
-    or from noise.
-    """
     strategy: str = "color_crop_cutout_flip_scale_rotate"
     """Augmentations to draw from where the setup names none; leave out flip for numerals."""
 
-    def init(self, problem: Problem, rng: Rng) -> State:
-        if not getattr(problem.augment, "siamese", True):
+    def init(self, problem: Problem, rng: Rng) -> MatchingState:
+        if isinstance(problem.augment, augment.DSA) and not problem.augment.siamese:
             raise ConfigError(
-                "dsa needs one augmentation for real and pseudo-images, but siamese is off; leave it on, or use dc"
+                "dsa needs one augmentation for real and pseudo-images, but siamese is off; leave "
+                "it on, or use dc",
+                code="siamese-needed",
             )
         if problem.augment is None and not problem.data.is_images:
             raise ConfigError(
-                f"dsa augments images, but {problem.data.name!r} has features of shape {problem.data.shape}; dc takes them"
+                f"dsa augments images, but {problem.data.name!r} has features of shape "
+                f"{problem.data.shape}; dc takes them",
+                code="augmentation-needs-images",
+                shape=problem.data.shape,
             )
         self._view(problem)  # refuses an unknown strategy
-        return _init(self, problem, rng)
-
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        return _step(self, self._view(problem), problem, state, rng)
-
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.images.x, state.images.y, factor=self.formation)
+        return super().init(problem, rng)
 
     def _view(self, problem: Problem) -> View:
         return problem.augment or _augmentation(self.strategy)
@@ -132,42 +127,3 @@ class DSA(Settings):
 @functools.cache  # a configuration takes milliseconds to check
 def _augmentation(strategy: str) -> augment.DSA:
     return augment.DSA(strategy=strategy)
-
-
-def _init(method: Settings, problem: Problem, rng: Rng) -> State:
-    classwise.check_classes(method, problem)
-    return classwise.under(problem, classwise.begin(method, problem, rng), rng)
-
-
-def _step(
-    method: Settings, view: View, problem: Problem, state: State, rng: Rng
-) -> tuple[State, Info]:
-    images, theta = state.images, state.theta
-    drawn = classwise.draw(problem, theta, method.batch_size, rng("batch"))
-
-    def against(real: Tensor, label: int) -> classwise.Mismatch:
-        loss = classwise.ClassLoss(problem, label, drawn.statistics)
-        target, _ = classwise.slope(loss, theta, real)
-
-        def compare(found: list[Tensor], layer: LastLayer) -> Tensor:
-            return distance.between(method.distance, target, found)
-
-        return classwise.slope_mismatch(loss, theta, compare)
-
-    gradient, loss = classwise.match(method, problem, view, images.x, drawn, against, rng)
-    images, info = classwise.move(method, images, drawn, gradient, loss)
-    if method.max_age > 1:  # otherwise the network is gone after this step
-        x, y = formation.decode(images.x, images.y, factor=method.formation)
-        energy = trajectory.energy_on(problem, y)
-        theta = unroll.descend(
-            energy,
-            view,
-            theta,
-            x,
-            rng("inner"),
-            num_steps=method.num_inner_steps,
-            step_size=method.inner_lr,
-        )
-    return State(
-        images, *classwise.aged(problem, theta, state.age, rng("fresh"), max_age=method.max_age)
-    ), info

@@ -40,7 +40,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.objectives import bilevel, multiformation, trajectory
+from pseudocore.objectives import bilevel, image_sgd, multiformation, trajectory
 from pseudocore.objectives.bilevel import UnrolledSettings
 from pseudocore.objectives.initial import ImageSettings
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
@@ -65,9 +65,7 @@ class DDInfo(NamedTuple):
     gradient_norm: Tensor
     """Norm of its gradient in the images."""
     mean_abs: Tensor
-    """Mean absolute network input, about .8 for real images; it grows without bound when `image_lr`
-    is too large.
-    """
+    """Mean absolute network input, about .8 for real images; explodes if `image_lr` is large."""
     inner_lr: Tensor
     """Step size of the students' training, after the step."""
 
@@ -108,6 +106,6 @@ class DatasetDistillation(UnrolledSettings, ImageSettings):
 
     def coreset(self, problem: Problem, state: DDState) -> Coreset:
         inner_lr = state.learned.log_inner_lr.exp().item()
-        return trajectory.coreset(
+        return image_sgd.coreset(
             problem, state.learned.x, state.y, factor=self.formation, inner_lr=inner_lr
         )

@@ -32,49 +32,41 @@ from pseudocore.core.config import Count, Positive
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset
-from pseudocore.objectives import class_matching as classwise
-from pseudocore.objectives import trajectory
-from pseudocore.objectives.class_matching import Settings
+from pseudocore.objectives import class_matching
+from pseudocore.objectives.class_matching import MatchingSettings, Mismatch
+from pseudocore.objectives.image_sgd import ImagesInfo, ImagesState
 from pseudocore.objectives.initial import Initial
-from pseudocore.objectives.trajectory import Info, State
+from pseudocore.objectives.trajectory import view_of
 from pseudocore.runtime import autodiff
 
 
 @methods.register("dm", kind="condense", paper="Zhao & Bilen 2023, arXiv 2110.04181")
 @dataclass(frozen=True, kw_only=True)
-class DM(Settings):
+class DM(MatchingSettings):
     """Condensation by matching mean features in random networks."""
 
     num_steps: Count = 20_000
     """Matching steps, each under a fresh network."""
     image_lr: Positive = 1.0
-    """Step size of SGD on images, in normalised units."""
     initial: Initial = "real"
-    """Start from real images, from mixes of two of a class, or from noise."""
 
-    def init(self, problem: Problem, rng: Rng) -> State:
-        return classwise.begin(self, problem, rng)
-
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
+    def step(
+        self, problem: Problem, state: ImagesState, rng: Rng
+    ) -> tuple[ImagesState, ImagesInfo]:
         theta = problem.model.init(rng("network"), device=problem.device, dtype=problem.dtype)
-        drawn = classwise.draw(problem, theta, self.batch_size, rng("batch"))
+        drawn = class_matching.draw(problem, theta, self.batch_size, rng("batch"))
 
         def centre(x: Tensor) -> Tensor:
-            with problem.fast():
-                features = problem.model.features(theta, x, drawn.statistics)
-            return features.to(x.dtype).mean(0)
+            return problem.features(theta, x, drawn.statistics).mean(0)
 
-        def against(real: Tensor, label: int) -> classwise.Mismatch:
+        def against(real: Tensor, label: int) -> Mismatch:
             target = centre(real)
-            return autodiff.value_and_grad(  # of the objective above
-                lambda own: (centre(own) - target).square().sum(), pure=False
-            )
 
-        gradient, loss = classwise.match(
-            self, problem, trajectory.view_of(problem), state.x, drawn, against, rng
-        )
-        return classwise.move(self, state, drawn, gradient, loss)
+            def distance(own: Tensor) -> Tensor:
+                return (centre(own) - target).square().sum()  # the objective above
 
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.x, state.y, factor=self.formation)
+            return autodiff.value_and_grad(distance, pure=False)
+
+        view = view_of(problem)
+        gradient, loss = class_matching.match(self, problem, view, state.x, drawn, against, rng)
+        return self.matched(state, drawn, gradient, loss)

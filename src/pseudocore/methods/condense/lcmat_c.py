@@ -46,40 +46,38 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pseudocore.core.config import Count, Fraction, NonNegative, Positive
+from pseudocore.core.config import Count, Fraction, NonNegative
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset
-from pseudocore.objectives import class_matching as classwise
-from pseudocore.objectives import distances as distance
-from pseudocore.objectives import trajectory
-from pseudocore.objectives.class_matching import Settings
+from pseudocore.objectives import class_matching, distances
+from pseudocore.objectives.class_matching import ClassLoss, Mismatch, TrainedMatchingSettings
 from pseudocore.objectives.distances import Distance
+from pseudocore.objectives.image_sgd import ImagesInfo, ImagesState
 from pseudocore.objectives.initial import Initial
-from pseudocore.objectives.trajectory import Info
+from pseudocore.objectives.trajectory import MeanLoss, view_of
 from pseudocore.runtime import autodiff
 from pseudocore.selection.last_layer_gradients import LastLayer, gradient_variance
 
 
-class State(NamedTuple):
-    images: trajectory.State
-    theta: Tensor  # (P,) the network that matching is done under
-    velocity: Tensor  # (P,) of its training
-    age: Tensor  # () matching steps done under it
+class LCMatCState(NamedTuple):
+    images: ImagesState
+    theta: Tensor
+    """The network that matching is done under, (P,)."""
+    velocity: Tensor
+    """Momentum of its training, (P,)."""
+    age: Tensor
+    """Matching steps done under it, ()."""
 
 
 @methods.register("lcmat-c", kind="condense", paper="Shin et al. 2023, arXiv 2303.04449")
 @dataclass(frozen=True, kw_only=True)
-class LCMatC(Settings):
+class LCMatC(TrainedMatchingSettings):
     """Condensation by matching slope and curvature of the loss around networks trained on the data."""
 
     num_steps: Count = 20_000
-    """Matching steps."""
     initial: Initial = "real"
-    """Start from real images, from mixes of two of a class, or, as the paper does, from noise."""
     batch_size: Count = 64
-    """Real images of each class per step; of a class that has fewer, all."""
     rho: NonNegative = 0.1
     """Radius of the neighbourhood in which losses shall agree: the weight of curvature beside
     slope; 0 is gradient matching.
@@ -89,64 +87,55 @@ class LCMatC(Settings):
     the step size on images belongs to it.
     """
     max_age: Count = 100
-    """Matching steps after which the network is replaced by a fresh one."""
     num_inner_steps: Count = 8
     """Training steps of the network on real data after each matching step."""
     inner_batch_size: Count = 64
     """Real examples per training step."""
-    inner_lr: Positive = 0.01
-    """Step size of that training."""
     inner_momentum: Fraction = 0.0
     """Share of the network's last change that is kept in it."""
 
-    def init(self, problem: Problem, rng: Rng) -> State:
-        classwise.check_classes(self, problem)
-        images, theta, age = classwise.under(problem, classwise.begin(self, problem, rng), rng)
-        return State(images, theta, torch.zeros_like(theta), age)
+    def init(self, problem: Problem, rng: Rng) -> LCMatCState:
+        class_matching.check_classes(self, problem)
+        images, theta, age = super().init(problem, rng)
+        return LCMatCState(images, theta, torch.zeros_like(theta), age)
 
-    def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
-        theta, view = state.theta, trajectory.view_of(problem)
-        drawn = classwise.draw(problem, theta, self.batch_size, rng("batch"))
+    def step(
+        self, problem: Problem, state: LCMatCState, rng: Rng
+    ) -> tuple[LCMatCState, ImagesInfo]:
+        images, theta, velocity, age = state
+        drawn = class_matching.draw(problem, theta, self.batch_size, rng("batch"))
 
-        def against(real: Tensor, label: int) -> classwise.Mismatch:
-            loss = classwise.ClassLoss(problem, label, drawn.statistics)
-            target, layer = classwise.slope(loss, theta, real)
+        def against(real: Tensor, label: int) -> Mismatch:
+            loss = ClassLoss(problem, label, drawn.statistics)
+            target, layer = class_matching.slope(loss, theta, real)
             spread = gradient_variance(layer)
 
             def compare(found: list[Tensor], layer: LastLayer) -> Tensor:
-                slopes = distance.between(self.distance, target, found)
+                slopes = distances.between(self.distance, target, found)
                 if self.rho == 0:
                     return slopes
                 curvatures = (spread - gradient_variance(layer)).abs().sum()
                 return slopes + 0.5 * self.rho * curvatures  # Eq. (15)
 
-            return classwise.slope_mismatch(loss, theta, compare, by_layer=self.rho > 0)
+            return class_matching.slope_mismatch(loss, theta, compare, by_layer=self.rho > 0)
 
-        gradient, loss = classwise.match(self, problem, view, state.images.x, drawn, against, rng)
-        images, info = classwise.move(self, state.images, drawn, gradient, loss)
-        velocity = state.velocity
-        if self.max_age > 1:
-            theta, velocity = self._trained(problem, theta, velocity, rng("inner"))
-        theta, age = classwise.aged(problem, theta, state.age, rng("fresh"), max_age=self.max_age)
-        return State(images, theta, torch.where(age > 0, velocity, 0), age), info
+        view = view_of(problem)
+        gradient, loss = class_matching.match(self, problem, view, images.x, drawn, against, rng)
+        images, info = self.matched(images, drawn, gradient, loss)
+        if self.max_age > 1:  # otherwise the network is replaced anyway
+            theta, velocity = self._on_data(problem, theta, velocity, rng("inner"))
+        theta, age = self.aged(problem, theta, age, rng)
+        return LCMatCState(images, theta, torch.where(age > 0, velocity, 0), age), info
 
-    def coreset(self, problem: Problem, state: State) -> Coreset:
-        return trajectory.coreset(problem, state.images.x, state.images.y, factor=self.formation)
-
-    def _trained(
+    def _on_data(
         self, problem: Problem, theta: Tensor, velocity: Tensor, rng: Rng
     ) -> tuple[Tensor, Tensor]:
         """The constraint of Eq. (15), on random batches."""
-        view = trajectory.view_of(problem)
+        view, size = view_of(problem), self.inner_batch_size
         for number in range(self.num_inner_steps):
-            x, y = problem.batch(
-                rng("batch", number).integers(
-                    problem.num_train, self.inner_batch_size, device=problem.device
-                )
-            )
-            slope = autodiff.grad(trajectory.energy_on(problem, y))(
-                theta, view(x, rng("augment", number))
-            )
+            stream = rng("batch", number)
+            x, y = problem.batch(stream.integers(problem.num_train, size, device=problem.device))
+            slope = autodiff.grad(MeanLoss(problem, y))(theta, view(x, rng("augment", number)))
             velocity = self.inner_momentum * velocity + slope
             theta = theta - self.inner_lr * velocity
         return theta, velocity

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.objectives import trajectory
 from pseudocore.reproduce.bench import workload as workloads
 from pseudocore.reproduce.bench.tasks import Task
 from pseudocore.reproduce.bench.workload import Workload
@@ -111,9 +110,8 @@ class Now(NamedTuple):
 
     def expert(self, method: Any, horizon: int) -> Tensor:
         stride = max(1, horizon)
-        return trajectory.expert_path(
-            method, self.problem, self.rng, horizon=horizon, stride=stride
-        )
+        path: Tensor = method.expert_path(self.problem, self.rng, horizon=horizon, stride=stride)
+        return path
 
     def augmented(self, x: Tensor, *names: str | int) -> Tensor:
         augment = self.problem.augment

@@ -23,9 +23,7 @@ from pseudocore.core.types import Model
 from pseudocore.runtime.profiling import wait
 
 MIN_READING_SECONDS = 0.1
-"""Shorter steps are timed several at a time, so that the host runs ahead of the device as it does in
-a run.
-"""
+"""Shorter steps are timed in groups, so that the host runs ahead of the device as in a run."""
 
 MIN_READINGS, MAX_READINGS = 3, 15
 
@@ -70,7 +68,7 @@ class Ceilings(NamedTuple):
 
 
 def timed(take: Callable[[int], None], device: torch.device, *, seconds: float) -> Timing:
-    """Time `take`, called with the number of the step, for about so many seconds after warming up."""
+    """Time `take`, called with the step's number, for about so many seconds after warming up."""
     first, number = _seconds(lambda: take(0), device), 1
     last = first
     for number in range(1, 6 if device.type == "cuda" else 2):

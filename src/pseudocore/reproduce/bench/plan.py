@@ -60,8 +60,10 @@ READING_SECONDS = {"row": 0.6, "point": 0.2}
 """Seconds to take readings for, for a row or a point of a curve; slow steps take longer."""
 
 MEMORY = {
-    "cuda": "torch.cuda.max_memory_allocated less what was held before the first step, data included",
-    "cpu": "ru_maxrss of a process of its own, less what it was before the first step; with compilation, if that was asked for",
+    "cuda": "torch.cuda.max_memory_allocated less what was held before the first step, "
+    "data included",
+    "cpu": "ru_maxrss of a process of its own, less what it was before the first step; "
+    "with compilation, if that was asked for",
 }
 
 
@@ -114,7 +116,7 @@ class Curve(NamedTuple):
 
     @property
     def exponent(self) -> float | None:
-        """Of the cost's growth with the size, between the two largest: 0 is none, 1 in proportion."""
+        """Of the growth between the two largest sizes: 0 is none, 1 in proportion."""
         if len(self.values) < 2:
             return None
         (smaller, larger), (before, after) = self.values[-2:], self.ms[-2:]

@@ -15,7 +15,7 @@ from pseudocore.runtime import Compile
 from pseudocore.runtime.profiling import PeakMemory
 
 Variant = Literal["ours", "eager", "plain"]
-"""As asked by `compile`; our step with nothing captured or compiled; a plain loop (`baseline.py`)."""
+"""As `compile` says; our step neither captured nor compiled; a plain loop (`baseline.py`)."""
 
 
 class Request(NamedTuple):

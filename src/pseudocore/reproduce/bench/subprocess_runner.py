@@ -1,9 +1,9 @@
 """Each measurement in a process of its own, as only that can tell its peak memory.
 
 Loading torch takes seconds, so one process (`python -m
-pseudocore.reproduce.bench.subprocess_runner`) loads everything, does nothing else, and forks a child
-for every request. Requests and answers are lines of JSON. (The fork server of the standard library
-would run the caller's script again.)
+pseudocore.reproduce.bench.subprocess_runner`) loads everything, does nothing else, and forks a
+child for every request. Requests and answers are lines of JSON. (The fork server of the standard
+library would run the caller's script again.)
 """
 
 import contextlib

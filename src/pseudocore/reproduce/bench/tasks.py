@@ -3,11 +3,11 @@ evaluations are made of.
 
 | part | one of it |
 |---|---|
-| `inner-step` | a training step on the M pseudo-images: L_u of them in a step of a trajectory method |
-| `inner-step-and-back` | the same with the way back through it (a Hessian-vector product), as in `bpc-w` |
+| `inner-step` | a training step on the M pseudo-images: L_u in a step of a trajectory method |
+| `inner-step-and-back` | the same and back through it (a Hessian-vector product), as in `bpc-w` |
 | `image-gradient` | a gradient in the pseudo-images: 2 S of them in a step of `bpc-fkl` |
 | `augment` | one augmentation of the pseudo-images |
-| `real-batch` | a batch of real images looked up, normalised, augmented and passed through the network, as in `vbpc` |
+| `real-batch` | real images looked up, normalised, augmented and passed through, as in `vbpc` |
 | `last-layer` | `vbpc`'s posterior from M features, its loss on a batch, and the gradient |
 | `experts` | an SGD step on a batch of 256 real images |
 | `leapfrog` | a leapfrog step of HMC on the M pseudo-images |
@@ -137,7 +137,7 @@ def _on_images(
 
 
 def _inner_step(problem: Problem, workload: Workload, y: Tensor) -> Move:
-    energy = trajectory.energy_on(problem, y)
+    energy = trajectory.MeanLoss(problem, y)
 
     def move(state: _State, rng: Rng) -> _State:
         theta = unroll.descend(
@@ -149,7 +149,7 @@ def _inner_step(problem: Problem, workload: Workload, y: Tensor) -> Move:
 
 
 def _inner_step_and_back(problem: Problem, workload: Workload, y: Tensor) -> Move:
-    energy = trajectory.energy_on(problem, y)
+    energy = trajectory.MeanLoss(problem, y)
 
     def move(state: _State, rng: Rng) -> _State:
         pulled = unroll.differentiate(
@@ -168,7 +168,7 @@ def _inner_step_and_back(problem: Problem, workload: Workload, y: Tensor) -> Mov
 
 
 def _image_gradient(problem: Problem, workload: Workload, y: Tensor) -> Move:
-    energy = trajectory.energy_on(problem, y)
+    energy = trajectory.MeanLoss(problem, y)
 
     def move(state: _State, rng: Rng) -> _State:
         near = trajectory.near(state.theta, 0.01, rng, num=NUM_INSIDE // 2)

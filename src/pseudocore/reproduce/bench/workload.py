@@ -74,9 +74,7 @@ SIZES = {
     "small": Workload(num_inner_steps=5, num_draws=3, batch_size=128, width=16),
     "full": Workload(shape="cifar", num_train=50_000, precision="tf32"),
 }
-"""A minute of a CPU; the published sizes: ConvNet-3 of width 128 on 3×32×32, 10 per class, L_u and S
-as in the papers.
-"""
+"""A minute of a CPU; the published sizes: ConvNet-3 of width 128 on 3×32×32, 10 per class."""
 
 _CONVNET_WIDE = ("vbpc", "frepo", "ld-rr", "real-batch", "last-layer")
 """Published with `convnet-wide`, or parts of methods that were; the others have `convnet3`."""
