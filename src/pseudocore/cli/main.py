@@ -5,9 +5,10 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from cyclopts import App, CycloptsError
 from cyclopts.exceptions import (
@@ -69,7 +70,7 @@ def main(tokens: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
     try:
         with on_stop(interrupt), warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}")
+            warnings.showwarning = _print_once()
             with on_stop(exit_now):
                 app = make_app(words)  # may import torch, which takes a second or two
             sys.exit(app(words, exit_on_error=False, print_error=False))
@@ -82,6 +83,18 @@ def main(tokens: Sequence[str] | None = None) -> None:
             raise
         err.print(f"pseudocore: {sentence}")
         sys.exit(2)
+
+
+def _print_once() -> Callable[..., None]:
+    """A `warnings.showwarning` that prints each message once, in one line."""
+    shown = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            err.print(f"warning: {message}")
+
+    return show
 
 
 def make_app(words: Sequence[str]) -> App:

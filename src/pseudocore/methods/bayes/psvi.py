@@ -63,7 +63,7 @@ from pseudocore.objectives import small_models
 from pseudocore.objectives.initial import Initial, PointSettings, initial_inputs
 from pseudocore.objectives.small_models import Gaussian, Quadratic, SmallModel, Softmax, expand
 from pseudocore.selection.greedy import check_num
-from pseudocore.training.optimisers import adam, cosine, start
+from pseudocore.training.optimisers import adam, cosine, start, tree_map
 
 MAX_PARAMETERS = 3000
 """Limit on the model's parameters, whose covariance is factored at every step."""
@@ -284,16 +284,14 @@ def _advance(
     slopes = slopes._replace(x=slopes.x @ state.root)  # D1
     decay = cosine(state.step, method.num_steps)
     rates = (method.point_lr, method.point_lr, method.weight_lr * num / len(flat.x))
-    moved = [
-        adam(slope.to(moment.first), moment, decay * rate, betas=BETAS)
-        for slope, moment, rate in zip(slopes, state.moments, rates, strict=True)
-    ]
-    (x, y, weight), moments = zip(*moved, strict=True)
+    slopes = tree_map(lambda slope, moment: slope.to(moment.first), slopes, state.moments)
+    changes, moments = adam(slopes, state.moments, [decay * rate for rate in rates], betas=BETAS)
+    x, y, weight = changes
     x = points.x - (x @ state.root.mT.to(x)).view_as(points.x)
     y = points.y - y if points.y.is_floating_point() else points.y
     new = Points(x, y, (points.weight - weight).clamp_min(0))
     info = PSVIInfo(spread, new.weight.sum(), (new.weight > 0).to(new.weight).sum())
-    return PSVIState(new, q.mean, Points(*moments), state.root, state.data, state.step + 1), info
+    return PSVIState(new, q.mean, moments, state.root, state.data, state.step + 1), info
 
 
 def _flat(points: Points) -> Points:
