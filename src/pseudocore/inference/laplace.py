@@ -62,18 +62,12 @@ MAX_ROWS = 10_000
 class HeadPosterior(NamedTuple):
     """A Gaussian over the last layer's weights around a trained network, at temperature 1."""
 
-    theta: Tensor
-    """(parameters,)"""
-    statistics: dict[str, Tensor] | None
-    """Of batch norm, on the coreset."""
-    features: Tensor
-    """φ, (M, h + 1), in float64 as all that follow."""
-    roots: Tensor
-    """√w L, (M, classes, classes)"""
-    factor: Tensor
-    """Inverse Cholesky factor of δI + UUᵀ, (M k, M k)."""
-    precision: float
-    """δ"""
+    theta: Tensor  # (parameters,)
+    statistics: dict[str, Tensor] | None  # of batch norm, on the coreset
+    features: Tensor  # φ, (M, h + 1), in float64 as all that follow
+    roots: Tensor  # √w L, (M, classes, classes)
+    factor: Tensor  # inverse Cholesky factor of δI + UUᵀ, (M k, M k)
+    precision: float  # δ
 
 
 @inferences.register("laplace", kind="laplace", paper="Daxberger et al. 2021, arXiv 2106.14806")

@@ -1,7 +1,7 @@
 r"""Plain training on a coreset: stochastic gradient descent with momentum, one network or an
 ensemble of them.
 
-`sgd` climbs the weighted mean log-likelihood, hard labels or soft, from a fresh network:
+`sgd` maximises the weighted mean log-likelihood, of hard labels or soft, from a fresh network:
 
 $$ v \leftarrow \mu v + \eta_t \left(\nabla_\theta \sum_m \bar w_m \log p(y_m \mid x_m, \theta)
    - \delta\,\theta\right), \qquad \theta \leftarrow \theta + v, \qquad
@@ -35,10 +35,8 @@ from pseudocore.training.optimisers import cosine, decayed, sgd
 
 
 class SGDMoments(NamedTuple):
-    velocity: Tensor
-    """(networks, parameters), or (parameters,) for one network."""
-    steps: Tensor
-    """Steps taken, as float."""
+    velocity: Tensor  # (networks, parameters), or (parameters,) for one network
+    steps: Tensor  # steps taken, as float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,12 +33,9 @@ class PoolSettings:
 
 
 class Pool(NamedTuple):
-    theta: Tensor
-    """(networks, parameters)"""
-    moments: Moments
-    """Of Adam, in rows like theta's; steps (networks, 1)."""
-    age: Tensor
-    """Steps of training, as if trained from the beginning, (networks,)."""
+    theta: Tensor  # (networks, parameters)
+    moments: Moments  # of Adam, in rows like theta's; steps (networks, 1)
+    age: Tensor  # steps of training, as if trained from the beginning, (networks,)
 
 
 def fill(problem: Problem, rng: Rng, *, size: int, max_age: int) -> Pool:

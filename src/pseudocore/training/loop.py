@@ -36,10 +36,8 @@ Optimiser = Callable[[Tensor, Any, Tensor], tuple[Tensor, Any]]
 
 
 class TrainingState(NamedTuple):
-    theta: Tensor
-    """Parameters, (parameters,) or (networks, parameters)."""
-    moments: Any
-    """Of the optimiser: a tensor or a (nested) NamedTuple of tensors."""
+    theta: Tensor  # parameters, (parameters,) or (networks, parameters)
+    moments: Any  # of the optimiser: a tensor or a (nested) NamedTuple of tensors
     points: Tensor
     """Training indices, (batch,) or (networks, batch); empty where the gradient draws its own."""
 
