@@ -2,9 +2,8 @@
 DIR`.
 
 For each preset: reduce (last iterate), evaluate on fresh networks, a record with configuration,
-figures, cost, hardware and versions in DIR/PAPER.jsonl, where `pseudocore table` reads it. `--set
-name=value` changes an option of every preset named; `--on train` evaluates on training images, for
-choosing settings.
+figures, cost, hardware and versions in DIR/PAPER.jsonl. `--set name=value` changes an option of
+every preset named; `--on train` evaluates on training images, for choosing settings.
 """
 
 import argparse

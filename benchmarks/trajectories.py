@@ -4,12 +4,12 @@ iterate), its evaluations.
     PYTHONPATH=src python benchmarks/trajectories.py kim2022/cifar10-ipc10-bpc-fkl
     kim2022/cifar10-ipc10-bpc-rkl --experts /tmp/experts --out results --commit HASH
 
-A coreset for every preset in OUT, and a record in OUT/PAPER.jsonl, where `pseudocore table` reads
-it: accuracy, NLL and calibration by HMC with its defaults, by the published protocol (as in
-cold_posterior.py), and by the preset's own inference where that is another; mean and sd over
-`--seeds` evaluations; seconds of every stage. Experts are trained as the first preset's setup says,
-unless the folder holds them; presets of another setup (augmented, for example) need a folder of
-their own. Interrupted (Ctrl-C, `timeout -s INT`), the same command resumes.
+A coreset for every preset in OUT, and a record in OUT/PAPER.jsonl: accuracy, NLL and calibration by
+HMC with its defaults, by the published protocol (as in cold_posterior.py), and by the preset's own
+inference where that is another; mean and sd over `--seeds` evaluations; seconds of every stage.
+Experts are trained as the first preset's setup says, unless the folder holds them; presets of
+another setup (augmented, for example) need a folder of their own. Interrupted (Ctrl-C, `timeout -s
+INT`), the same command resumes.
 """
 
 import argparse

@@ -186,7 +186,8 @@ def infer(
         problem = _problem(coreset, data, device, network, changes)
     points = _coreset(coreset)
     problem.check_fits(points)
-    return fitted.fit(problem, decoded(problem, points), Rng(seed)("infer"))
+    points = decoded(problem, points) if points.is_encoded else points
+    return fitted.fit(problem, points, Rng(seed)("infer"))
 
 
 def evaluate(
@@ -247,7 +248,7 @@ def evaluate(
         scores = assess(
             fitted,
             problem,
-            decoded(problem, points),
+            decoded(problem, points) if points.is_encoded else points,
             range(first_seed, first_seed + seeds),
             Extras(severities, other, num_robust, published, landscape),
             on_seed,

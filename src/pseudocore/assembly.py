@@ -24,7 +24,7 @@ from pseudocore.data import preprocessing as whiten
 from pseudocore.models import custom
 from pseudocore.runtime.profiling import stage
 from pseudocore.runtime.warmup import warming_up
-from pseudocore.store.cache import user_cache
+from pseudocore.store.cache import CacheFolder
 from pseudocore.store.expert_folder import ExpertFolder
 
 Data = str | Path | Dataset
@@ -184,7 +184,7 @@ def build(
             GaussianPrior(setup.prior_scale),
             where,
             precision=setup.precision,
-            cache=user_cache(),
+            cache=CacheFolder(),
         )
         if setup.experts is None:
             return problem

@@ -114,7 +114,7 @@ def test_while_libraries_are_loaded_a_stop_is_neither_lost_nor_an_exception(
     """
     code = """
 import os, signal, sys
-from pseudocore.cli.signals import exit_now, on_stop
+from pseudocore.cli.main import exit_now, on_stop
 before = signal.getsignal(signal.SIGINT)
 with on_stop(exit_now):
     pass

@@ -50,7 +50,7 @@ WRONG_NAMES = {
     "data info nope": "unknown data set 'nope' … digits",
     "data inf digits": "unknown command 'inf' … did you mean 'info'?",
     "data import nope.npz mine": "there is no file or folder nope.npz",
-    "testbed --method vbpc": "the test bed has no 'vbpc' (there are",
+    "testbed --method vbpc": "the test bed has no 'vbpc' (",
     "testbed --size 0": 'invalid value "0" for --size',
     "testbed --size 5 --size 0": 'invalid value "5, 0"',
     "table kim2022": "did you mean 'kim2022-1', 'kim2022-5', 'kim2022-6' or 'kim2022-7'?",

@@ -75,7 +75,7 @@ OF: dict[str, Mapping[str, Effect | str]] = {
     },
     "laplace": {"num_draws": Effect({"predictive": "mc"})},
     "ld-rr": POOL,
-    "lcmat-s": {"num_dimensions": Effect(other=5), "rho": Effect(other=5.0)},
+    "lcmat-s": {"num_dimensions": Effect({"rho": 5.0}, other=1), "rho": Effect(other=5.0)},
     "mtt": {"num_experts": Effect({"image_lr": 1.0, "inner_lr_lr": 0.0}, TRAINED)},
     "psvi": {
         "batch_size": Effect({"covariance": "draws"}),

@@ -26,7 +26,7 @@ from pseudocore.methods.condense.lcmat_c import LCMatC
 from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import Linear
 from pseudocore.models.flat import FlatModel
-from pseudocore.objectives import class_matching as classwise
+from pseudocore.objectives import class_matching
 from pseudocore.objectives.distances import between
 from pseudocore.objectives.image_sgd import ImagesState
 from pseudocore.runtime import autodiff
@@ -433,7 +433,7 @@ def test_a_batch_is_drawn_without_replacement_and_is_all_of_a_small_class() -> N
     problem = Problem(data, Linear().build((2,), 3), whiten.make("none", data))
     theta, seen = problem.model.init(Rng(0)), torch.zeros(57)
     for number in range(200):
-        batches = classwise.draw(problem, theta, 10, Rng(0)(number)).batches
+        batches = class_matching.draw(problem, theta, 10, Rng(0)(number)).batches
         assert [len(batch) for batch in batches] == [5, 10, 10]
         for label, batch in enumerate(batches):
             assert len(set(batch.tolist())) == len(batch)
@@ -469,7 +469,9 @@ def test_batch_norm_sees_all_classes_alike(make_problem: MakeProblem) -> None:
     )
     smooth = make_problem(Smooth())
     assert (
-        classwise.draw(smooth, smooth.model.init(Rng(0), dtype=torch.float64), 3, Rng(0)).statistics
+        class_matching.draw(
+            smooth, smooth.model.init(Rng(0), dtype=torch.float64), 3, Rng(0)
+        ).statistics
         is None
     )
 
@@ -578,14 +580,16 @@ def test_images_are_shown_class_by_class(problem: Problem) -> None:
         order.append("shown")
         return x
 
-    def against(real: Tensor, label: int) -> classwise.Mismatch:
+    def against(real: Tensor, label: int) -> class_matching.Mismatch:
         order.append("matched")
         return lambda own: (own.sum(), own)
 
     method = DM(**SMALL)
     state = method.init(problem, Rng(0))
-    drawn = classwise.draw(problem, problem.model.init(Rng(0), dtype=problem.dtype), BATCH, Rng(0))
-    gradient, loss = classwise.match(method, problem, view, state.x, drawn, against, Rng(0))
+    drawn = class_matching.draw(
+        problem, problem.model.init(Rng(0), dtype=problem.dtype), BATCH, Rng(0)
+    )
+    gradient, loss = class_matching.match(method, problem, view, state.x, drawn, against, Rng(0))
     assert order == ["shown", "shown", "matched"] * problem.num_classes
     torch.testing.assert_close(gradient, state.x)
     torch.testing.assert_close(loss, state.x.sum())

@@ -31,8 +31,7 @@ from pseudocore.methods.condense.dm import DM
 from pseudocore.methods.condense.kip import KIP
 from pseudocore.methods.condense.lcmat_c import LCMatC
 from pseudocore.models.convnet import ConvNet
-from pseudocore.objectives import multiformation as formation
-from pseudocore.objectives import trajectory
+from pseudocore.objectives import multiformation, trajectory
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.training.experts import Resident
@@ -107,19 +106,19 @@ def test_tiles_are_cut_and_brought_to_size_bilinearly(factor: int) -> None:
         for across in range(factor)
     ]
     torch.testing.assert_close(
-        formation.split(x, factor), torch.cat(expected), rtol=1e-12, atol=1e-12
+        multiformation.split(x, factor), torch.cat(expected), rtol=1e-12, atol=1e-12
     )
 
 
 def test_every_stored_pixel_has_its_gradient() -> None:
     """Weights of a shown pixel add up to 1, those of all stored pixels to the number shown."""
-    pulled = grad(lambda x: formation.split(x, 2).sum())(images())
+    pulled = grad(lambda x: multiformation.split(x, 2).sum())(images())
     assert (pulled > 0).all()
-    assert float(pulled.sum()) == pytest.approx(formation.split(images(), 2).numel())
+    assert float(pulled.sum()) == pytest.approx(multiformation.split(images(), 2).numel())
 
 
 def test_it_starts_from_tiles_of_the_right_class(problem: Problem) -> None:
-    x, y = formation.begin(problem, 2, "real", RNG, factor=2)
+    x, y = multiformation.begin(problem, 2, "real", RNG, factor=2)
     assert y.tolist() == [label for label in range(10) for _ in range(2)]
     train, labels = problem.batch(torch.arange(problem.num_train))
     small = interpolate(train, (4, 4), mode="bilinear", align_corners=False).flatten(
@@ -139,7 +138,7 @@ def test_it_starts_from_tiles_of_the_right_class(problem: Problem) -> None:
 
 @pytest.mark.parametrize("factor", [1, 2])
 def test_noise_starts_at_the_scale_of_the_data(problem: Problem, factor: int) -> None:
-    x, y = formation.begin(
+    x, y = multiformation.begin(
         problem, 40, "noise", RNG, factor=factor
     )  # tiles of real ones would take 160 of a class: more than there are
     train, _ = problem.batch(torch.arange(problem.num_train))
@@ -172,7 +171,7 @@ def compare(method: Any, problem: Problem) -> None:
     plain_after, plain_info = replace(method, formation=1).step(problem, on_tiles(state), RNG)
     assert float(info.loss) == pytest.approx(float(plain_info.loss), rel=1e-10)
     in_shown = gradient(plain_after)
-    pulled = grad(lambda x: (formation.split(x, 2) * in_shown).sum())(stored(state).x)
+    pulled = grad(lambda x: (multiformation.split(x, 2) * in_shown).sum())(stored(state).x)
     assert pulled.abs().max() > 1e-8
     torch.testing.assert_close(
         gradient(after), pulled, rtol=0, atol=1e-8 * float(pulled.abs().max())
@@ -185,14 +184,14 @@ def test_decoded_the_coreset_is_what_the_method_saw(method: Any, problem: Proble
     coreset = method.coreset(problem, state)
     assert len(coreset) == 10
     assert coreset.provenance["formation"] == 2
-    whole = formation.decoded(problem, coreset)
-    x, labels = formation.split(stored(state).x, 2), coreset.labels.repeat_interleave(4)
+    whole = multiformation.decoded(problem, coreset)
+    x, labels = multiformation.split(stored(state).x, 2), coreset.labels.repeat_interleave(4)
     if getattr(method, "mirror", False):
         x, labels = torch.cat([x, x.flip(3)]), labels.repeat(2)
     torch.testing.assert_close(problem.inputs(whole.x), x, rtol=0, atol=1e-9)
     assert torch.equal(whole.labels, labels)
     assert whole.learned == coreset.learned
-    assert formation.decoded(problem, whole) is whole
+    assert multiformation.decoded(problem, whole) is whole
     log_probs = SGD(num_steps=2).fit(problem, whole, RNG)(problem.data.test.x[:5])
     assert log_probs.isfinite().all()
 
@@ -242,15 +241,15 @@ def on_tiles(state: Any) -> Any:
     """The state of a method that stores the tiles one by one, at rest."""
     kept = stored(state)
     tiles = kept._replace(
-        x=formation.split(kept.x, 2),
-        **({"y": formation.repeat(kept.y, 2)} if hasattr(kept, "y") else {}),
+        x=multiformation.split(kept.x, 2),
+        **({"y": multiformation.repeat(kept.y, 2)} if hasattr(kept, "y") else {}),
     )
     if not hasattr(state, "learned"):
         tiles = tiles._replace(velocity=torch.zeros_like(tiles.x))
         return state._replace(images=tiles) if hasattr(state, "images") else tiles
     words = {"learned": tiles, "moments": type(tiles)(*map(start, tiles))}
     words |= {"average": tiles} if hasattr(state, "average") else {}
-    words |= {"y": formation.repeat(state.y, 2)} if hasattr(state, "y") else {}
+    words |= {"y": multiformation.repeat(state.y, 2)} if hasattr(state, "y") else {}
     return state._replace(**words)
 
 
@@ -301,7 +300,7 @@ def test_mirrored_a_step_is_that_of_twice_the_points_pulled_back(
 
     coreset = method.coreset(problem, after)
     assert len(coreset) == 10
-    whole = formation.decoded(problem, coreset)
+    whole = multiformation.decoded(problem, coreset)
     torch.testing.assert_close(
         problem.inputs(whole.x),
         torch.cat([after.learned.x, after.learned.x.flip(3)]),
@@ -310,7 +309,7 @@ def test_mirrored_a_step_is_that_of_twice_the_points_pulled_back(
     )
     assert torch.equal(whole.y, coreset.y.repeat(2, 1))
     assert "mirror" not in whole.provenance
-    assert formation.decoded(problem, whole) is whole
+    assert multiformation.decoded(problem, whole) is whole
 
 
 def test_the_pool_trains_on_mirror_images_too(problem: Problem) -> None:
@@ -323,7 +322,7 @@ def test_the_pool_trains_on_mirror_images_too(problem: Problem) -> None:
     state = VBPC(**few, mirror=True).init(problem, RNG("init"))
     after, _ = VBPC(**few, mirror=True).step(problem, state, RNG)
     learned: Any = state.learned._replace(
-        x=formation.mirrored(state.learned.x), y=state.learned.y.repeat(2, 1)
+        x=multiformation.mirrored(state.learned.x), y=state.learned.y.repeat(2, 1)
     )
     both = state._replace(
         learned=learned, average=learned, moments=type(learned)(*map(start, learned))
@@ -348,13 +347,15 @@ def _coreset(problem: Problem, factor: Any) -> Coreset:
 @pytest.mark.parametrize("mirror", [1, "yes", None])
 def test_a_mirror_without_sense_is_refused(problem: Problem, mirror: Any) -> None:
     with pytest.raises(ArtifactError, match="mirror = "):
-        formation.decoded(problem, problem.subset(torch.arange(4)).with_provenance(mirror=mirror))
+        multiformation.decoded(
+            problem, problem.subset(torch.arange(4)).with_provenance(mirror=mirror)
+        )
 
 
 @pytest.mark.parametrize("factor", [0, -1, 2.0, "2", True])
 def test_a_provenance_without_sense_is_refused(problem: Problem, factor: Any) -> None:
     with pytest.raises(ArtifactError, match="formation = "):
-        formation.decoded(problem, _coreset(problem, factor))
+        multiformation.decoded(problem, _coreset(problem, factor))
 
 
 @pytest.mark.parametrize(
@@ -368,16 +369,16 @@ def test_what_cannot_be_cut_is_refused(
     problem: Problem, changes: dict[str, int], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        formation.begin(problem, **{"per_class": 1, **changes}, kind="real", rng=RNG)
+        multiformation.begin(problem, **{"per_class": 1, **changes}, kind="real", rng=RNG)
     if changes["factor"] == 3:
         with pytest.raises(ConfigError, match=message):
-            formation.decoded(problem, _coreset(problem, 3))
+            multiformation.decoded(problem, _coreset(problem, 3))
 
 
 @pytest.mark.parametrize("kind", ["real", "noise"])
 def test_features_have_no_tiles(make_problem: Callable[..., Problem], kind: Any) -> None:
     with pytest.raises(ConfigError, match="has features of shape"):
-        formation.begin(make_problem(), 1, kind, RNG, factor=2)
+        multiformation.begin(make_problem(), 1, kind, RNG, factor=2)
 
 
 @pytest.mark.parametrize("method", TRAJECTORY.values(), ids=TRAJECTORY)

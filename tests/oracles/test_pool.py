@@ -11,6 +11,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.models.dense import MLP
 from pseudocore.objectives import pool
+from pseudocore.objectives.last_layer_gaussian import mean_squared_error
 from pseudocore.objectives.pool import Pool
 
 MakeProblem = Callable[..., Problem]
@@ -159,5 +160,5 @@ def test_squared_error_is_summed_over_classes_and_averaged_over_weighted_points(
         torch.tensor([[0.0, 0.0], [0.0, 1.0]]),
         torch.tensor([3.0, 1.0]),
     )
-    assert float(pool.mean_squared_error(logits, y)) == pytest.approx((2.5 + 2.0) / 2)
-    assert float(pool.mean_squared_error(logits, y, weight)) == pytest.approx((3 * 2.5 + 2.0) / 4)
+    assert float(mean_squared_error(logits, y)) == pytest.approx((2.5 + 2.0) / 2)
+    assert float(mean_squared_error(logits, y, weight)) == pytest.approx((3 * 2.5 + 2.0) / 4)

@@ -509,7 +509,7 @@ def test_the_prior_is_the_problems(make_problem: MakeProblem) -> None:
 def test_networks_are_refused(make_problem: MakeProblem) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"the network is mlp with [\d,]+ parameters; --model linear, .* would work",
+        match=r"psvi needs --model linear, .* the network is mlp with [\d,]+",
     ):
         run(PSVI(per_class=2), make_problem(MLP(width=8, depth=1)), seed=0)
 
@@ -522,9 +522,7 @@ def test_large_logistic_regressions_are_refused() -> None:
         train=Examples(wide, problem.data.train.y),
         test=Examples(wide, problem.data.train.y),
     )
-    with pytest.raises(
-        ConfigError, match=r"at most 3,000, but logistic regression on 'logistic' has 4,002"
-    ):
+    with pytest.raises(ConfigError, match=r"at most 3,000 parameters, .* linear with 4,002"):
         run(PSVI(per_class=2), build(Setup(model="linear"), data, device="cpu"), seed=0)
 
 
@@ -539,7 +537,7 @@ def test_augmentation_is_refused() -> None:
 
 def test_wrong_sizes_are_refused() -> None:
     x = torch.zeros(5, 2, dtype=DOUBLE)
-    with pytest.raises(ConfigError, match="6 points were asked for; between 1 and 5"):
+    with pytest.raises(ConfigError, match="6 of 5 points were asked for"):
         condense(PSVI(), Location(), x, torch.zeros(5, dtype=torch.int64), 6)
     with pytest.raises(DataError, match="5 inputs but 4 targets"):
         condense(PSVI(), Regression(), x, torch.zeros(4, 1, dtype=DOUBLE), 2)
@@ -556,7 +554,7 @@ def test_a_beginning_that_cannot_be_inverted_says_what_to_change(
     covariance: Any, prior_scale: float, jitter: float
 ) -> None:
     problem = build(Setup(data="moons", model="linear", prior_scale=prior_scale))
-    with pytest.raises(ConfigError, match="a smaller prior_scale or jitter would work"):
+    with pytest.raises(ConfigError, match=r"cannot invert .* smaller values would work"):
         PSVI(per_class=2, jitter=jitter, covariance=covariance).init(problem, Rng(0))
 
 

@@ -2,13 +2,15 @@
 out by hand.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from pseudocore.core.errors import PseudocoreError
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.models.dense import Linear
@@ -53,3 +55,17 @@ def make_problem() -> MakeProblem:
 @pytest.fixture
 def problem(make_problem: MakeProblem) -> Problem:
     return make_problem()
+
+
+@pytest.fixture
+def fails() -> Callable[..., AbstractContextManager[None]]:
+    """`with fails(code, *parts):` expects an error with that code and these parts of a sentence."""
+
+    @contextmanager
+    def expected(code: str, *parts: object) -> Iterator[None]:
+        with pytest.raises(PseudocoreError) as caught:
+            yield
+        assert caught.value.code == code, caught.value
+        assert [part for part in map(str, parts) if part not in str(caught.value)] == []
+
+    return expected

@@ -20,8 +20,8 @@ from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.registry import methods
 from pseudocore.evaluation.tables import Estimate
 from pseudocore.presets import EvaluationProtocol
-from pseudocore.reproduce import digits, pages, records, render
-from pseudocore.reproduce.cells import Cell, cells, matching, table_names
+from pseudocore.reproduce import pages, records, render
+from pseudocore.reproduce.cells import DIGITS, Cell, cells, matching, table_names
 from pseudocore.reproduce.planning import make_plan
 from pseudocore.reproduce.published import printed
 from pseudocore.reproduce.recipes import Missing, Recipe, changed, find_recipe
@@ -70,7 +70,7 @@ def test_the_cells_run_as_before_the_sheets() -> None:
     """The digest is of the recipes of all printed cells, by the code that borrowed settings."""
     found: dict[str, Any] = {}
     for table in table_names():
-        for one in cells(table) if table != digits.NAME else ():
+        for one in cells(table) if table != DIGITS else ():
             known = find_recipe(one)
             found[f"{table}/{one.name}"] = None
             if isinstance(known, Recipe):
@@ -162,7 +162,7 @@ def test_every_number_is_in_one_cell_and_every_cell_has_a_plain_name() -> None:
 
 
 def test_our_own_table_has_every_method_at_every_budget() -> None:
-    found = {(one.method, one.budget) for one in cells(digits.NAME)}
+    found = {(one.method, one.budget) for one in cells(DIGITS)}
     budgeted = [entry.name for entry in methods if entry.name != "full"]
     assert found == {(name, f"ipc{budget}") for name in budgeted for budget in (1, 5, 10)} | {
         ("full", "full")
@@ -324,7 +324,7 @@ HERDING = cell("kim2022-6", "cifar10-ipc10-herding-hmc")
 def test_a_result_is_read_back_as_it_was_and_known_as_done(tmp_path: Path) -> None:
     result = a_result(HERDING, {"true": measured(0.3)})
     keep(tmp_path, result)
-    assert stored(tmp_path, [HERDING], {}) == {HERDING.name: result}
+    assert stored(tmp_path, [HERDING]) == {HERDING.name: result}
     assert make_plan([HERDING], tmp_path, seeds=3)[0].done
     others: list[tuple[dict[str, Any], str]] = [
         ({"seeds": 4}, "seeds was 3, is 4"),
@@ -385,7 +385,7 @@ def test_a_foreign_line_is_refused(tmp_path: Path, change: dict[str, Any], code:
     keep(tmp_path, a_result(HERDING, {"true": measured(0.3)}))
     edit(tmp_path / "kim2022-6.jsonl", **change)
     with pytest.raises(ArtifactError) as caught:
-        stored(tmp_path, [HERDING], {})
+        stored(tmp_path, [HERDING])
     assert caught.value.code == code
 
 
@@ -431,92 +431,15 @@ def test_an_edited_result_is_refused(tmp_path: Path, change: dict[str, Any], ent
 def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "kim2022-6.jsonl").write_text(text)
     with pytest.raises(ArtifactError, match=r"kim2022-6\.jsonl is damaged"):
-        stored(tmp_path, [HERDING], {})
+        stored(tmp_path, [HERDING])
 
 
 def test_results_in_the_earlier_layout_are_refused_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "kim2022-6").mkdir()
     (tmp_path / "kim2022-6" / "any.json").write_text("{}")
     with pytest.raises(ArtifactError, match="jq -c") as caught:
-        stored(tmp_path, [HERDING], {})
+        stored(tmp_path, [HERDING])
     assert caught.value.code == "earlier-layout"
-
-
-def of_trajectories(made_by: Recipe, means: dict[str, float]) -> dict[str, Any]:
-    return {
-        "preset": made_by.preset,
-        "changes": {"setup": {"precision": "bf16"}, "options": {"num_steps": 7}},
-        "config": {},
-        "status": "finished",
-        "seconds": {"reduction": 5.0, "published": 2.0},
-        "peak_memory_mib": 100,
-        "caveat": "why",
-        "evaluations": {
-            name: {**measured(mean), "seeds": 3, "inference": "sgd" if "own" in name else "hmc"}
-            for name, mean in means.items()
-        },
-        "date": "2026-11-16",
-        "commit": "abc",
-        "hardware": "a machine",
-        "versions": {},
-    }
-
-
-def accuracies(result: Result) -> dict[str, float]:
-    return {name: one["metrics"]["accuracy"]["mean"] for name, one in result.evaluations.items()}
-
-
-def test_results_of_the_trajectories_benchmark_are_read(tmp_path: Path) -> None:
-    """In every table of their paper that prints them, by the protocols that were run."""
-    kim = recipe("kim2022-1", "cifar10-ipc10-bpc-fkl-hmc")
-    tiwary = recipe("tiwary2023-1", "cifar10-ipc10-bpc-cd-sgd")
-    both = {"mh-correct": 0.4, "published": 0.3}
-    records.put(tmp_path / "kim2022.jsonl", of_trajectories(kim, both))
-    records.put(
-        tmp_path / "tiwary2023.jsonl", of_trajectories(tiwary, {**both, "preset's own": 0.2})
-    )
-    for table in ("kim2022-1", "kim2022-6"):
-        one = cell(table, "cifar10-ipc10-bpc-fkl-hmc")
-        result = stored(tmp_path, [one], {one.name: recipe(table, one.name)})[one.name]
-        assert result.table == table
-        assert accuracies(result) == {"true": 0.4, "published": 0.3}
-    assert (result.num, result.num_coresets, result.seconds, result.note) == (3, 1, 7.0, "why")
-    assert result.changes == {"setup.precision": "bf16", "num_steps": 7}
-    one = cell("tiwary2023-1", "cifar10-ipc10-bpc-cd-sgd")
-    assert accuracies(stored(tmp_path, [one], {one.name: tiwary})[one.name]) == {"true": 0.2}
-    names = ("cifar10-ipc10-bpc-cd-sgd-convnet3", "cifar10-ipc10-bpc-cd-sgd-resnet18")
-    elsewhere = {name: recipe("tiwary2023-3", name) for name in names}
-    # it was not evaluated with ResNet-18
-    assert list(stored(tmp_path, cells("tiwary2023-3"), elsewhere)) == [names[0]]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"seconds": 3},
-        {"changes": {}},
-        {"evaluations": {"published": 1}},
-        {"evaluations": 7},
-        {"commit": 3},
-    ],
-)
-def test_an_edited_result_of_the_trajectories_benchmark_is_refused(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
-    kim = recipe("kim2022-1", "cifar10-ipc10-bpc-fkl-hmc")
-    record = of_trajectories(kim, {"mh-correct": 0.4, "published": 0.3})
-    records.put(tmp_path / "kim2022.jsonl", record | change)
-    with pytest.raises(ArtifactError, match=r"kim2022\.jsonl.* is damaged"):
-        render.render_table("kim2022-1", tmp_path)
-
-
-def test_results_of_the_preset_benchmark_are_read(tmp_path: Path) -> None:
-    kept = records.read(RESULTS / "vbpc2025.jsonl")["vbpc2025-fashion-mnist-ipc1"]
-    records.put(tmp_path / "vbpc2025.jsonl", kept)
-    one = cell("vbpc2025", "fashion-mnist-ipc1-vbpc-last-layer-vi")
-    result = stored(tmp_path, [one], {one.name: recipe("vbpc2025", one.name)})[one.name]
-    assert result.evaluations["true"]["metrics"] == kept["evaluation"]["metrics"]
-    assert (result.num, result.hardware, result.commit) == (5, kept["hardware"], kept["commit"])
 
 
 STORED = {

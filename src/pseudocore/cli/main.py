@@ -2,12 +2,15 @@
 
 import io
 import os
+import signal
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from cyclopts import App, CycloptsError
 from cyclopts.exceptions import (
@@ -20,7 +23,6 @@ from cyclopts.exceptions import (
 
 from pseudocore import __version__
 from pseudocore.cli.console import err
-from pseudocore.cli.signals import exit_now, interrupt, on_stop
 from pseudocore.core.errors import ConfigError, PseudocoreError
 from pseudocore.core.registry import did_you_mean, methods
 
@@ -69,7 +71,7 @@ def main(tokens: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
     try:
         with on_stop(interrupt), warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: err.print(f"warning: {message}")
+            warnings.showwarning = _print_once()
             with on_stop(exit_now):
                 app = make_app(words)  # may import torch, which takes a second or two
             sys.exit(app(words, exit_on_error=False, print_error=False))
@@ -82,6 +84,44 @@ def main(tokens: Sequence[str] | None = None) -> None:
             raise
         err.print(f"pseudocore: {sentence}")
         sys.exit(2)
+
+
+def exit_now(*_: Any) -> None:
+    """A handler for the time libraries are imported: there is nothing to save, and an import may
+    swallow an exception.
+    """
+    os.write(2, b"interrupted\n")
+    os._exit(130)
+
+
+def interrupt(*_: Any) -> None:
+    """A handler that does what Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def on_stop(handler: Any) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM, unless they are ignored, as SIGINT is in the background."""
+    both = (signal.SIGINT, signal.SIGTERM)
+    heeded = [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _print_once() -> Callable[..., None]:
+    """A `warnings.showwarning` that prints each message once, in one line."""
+    shown = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            err.print(f"warning: {message}")
+
+    return show
 
 
 def make_app(words: Sequence[str]) -> App:

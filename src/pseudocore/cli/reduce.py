@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,9 @@ from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.core.types import Iterative
+from pseudocore.progress import Advance
 from pseudocore.reduction import configuration, resolved, run_reduction
+from pseudocore.runtime.loop import Outcome
 from pseudocore.runtime.profiling import recording
 from pseudocore.store.run_folder import Run
 
@@ -97,14 +100,20 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
                 if folder.finished:
                     err.print(f"{out} is finished already; nothing to do")
                     return _show(folder, json)
-                interruption = _run(
-                    reduction,
-                    problem,
-                    folder,
-                    checkpoint_every=checkpoint_every,
-                    checkpoint_seconds=checkpoint_seconds,
-                    compile=compile,
-                )
+                try:
+                    with _progress(reduction, problem, folder) as advance:
+                        outcome = run_reduction(
+                            reduction,
+                            problem,
+                            folder,
+                            on_log=advance,
+                            checkpoint_every=checkpoint_every,
+                            checkpoint_seconds=checkpoint_seconds,
+                            compile=compile,
+                        )
+                    interruption = _interruption(outcome, entry.name, folder)
+                except KeyboardInterrupt:  # outside the loop, which would have saved
+                    interruption = "interrupted"
                 if not interruption:
                     return _show(folder, json)
                 folder.close()
@@ -162,19 +171,19 @@ def _budget(fraction: float, problem: Problem) -> int:
     return max(1, round(share))
 
 
-def _run(reduction: Reduction, problem: Problem, folder: Run, **loop_options: Any) -> str:
-    """Run to the end and return "", or where the run was interrupted."""
-    name = methods.name_of(reduction.method)
-    saved = folder.checkpoints.load()
+def _progress(
+    reduction: Reduction, problem: Problem, folder: Run
+) -> AbstractContextManager[Advance]:
+    method, saved = reduction.method, folder.checkpoints.load()
     first_step = saved[0] if saved else 0
     if saved:
         err.print(f"resuming at step {first_step}")
-    num_steps = reduction.method.num_steps if isinstance(reduction.method, Iterative) else 0
-    try:
-        with progress(f"{name} on {problem.data.name}", num_steps, first_step) as advance:
-            outcome = run_reduction(reduction, problem, folder, on_log=advance, **loop_options)
-    except KeyboardInterrupt:  # outside the loop, which would have saved
-        return "interrupted"
+    num_steps = method.num_steps if isinstance(method, Iterative) else 0
+    return progress(f"{methods.name_of(method)} on {problem.data.name}", num_steps, first_step)
+
+
+def _interruption(outcome: Outcome, name: str, folder: Run) -> str:
+    """Where the run was interrupted, or ""."""
     if outcome.note:
         err.print(outcome.note)
     if outcome.status == "diverged":

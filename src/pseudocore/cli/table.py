@@ -218,7 +218,7 @@ def _say_waiting(what: str) -> None:
 def _result(one: Planned, runner: CellRunner, folder: Path) -> Result | None:
     """Of a cell, kept; None if another process has run it since the plan was made."""
     assert one.recipe is not None  # or it could not be run
-    before = stored(folder, [one.cell], {one.cell.name: one.recipe}).get(one.cell.name)
+    before = stored(folder, [one.cell]).get(one.cell.name)
     if before is not None and not difference(before, one.recipe, runner.seeds, runner.severities):
         return None
     result = runner.run(one.cell, one.recipe)

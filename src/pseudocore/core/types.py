@@ -209,6 +209,11 @@ class Coreset:
             )
         return dict(table)
 
+    @property
+    def is_encoded(self) -> bool:
+        """Whether its images show more than themselves: several tiles, or a mirror image."""
+        return not {"formation", "mirror"}.isdisjoint(self.provenance)
+
     def with_provenance(self, **entries: Any) -> "Coreset":
         return replace(self, provenance={**self.provenance, **entries})
 

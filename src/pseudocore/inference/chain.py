@@ -95,10 +95,8 @@ class Units(NamedTuple):
     layer.
     """
 
-    centre: Tensor
-    """(parameters,)"""
-    scale: Tensor
-    """(parameters,)"""
+    centre: Tensor  # (parameters,)
+    scale: Tensor  # (parameters,)
 
     def measured(self, theta: Tensor) -> Tensor:
         return (theta - self.centre) / self.scale

@@ -55,18 +55,12 @@ class Diagnosis(NamedTuple):
 
     num_draws: int
     num_chains: int
-    predictions: Mixing
-    """Of p(label | x) at some training points."""
-    parameters: Mixing
-    """Of random projections of theta."""
-    accept: float | None
-    """Mean acceptance probability."""
-    stuck: int | None
-    """Chains that accepted nothing."""
-    divergent: int | None
-    """Trajectories whose energy error exceeded 1000."""
-    energy_error: float | None
-    """Mean absolute energy error of the others."""
+    predictions: Mixing  # of p(label | x) at some training points
+    parameters: Mixing  # of random projections of theta
+    accept: float | None  # mean acceptance probability
+    stuck: int | None  # chains that accepted nothing
+    divergent: int | None  # trajectories whose energy error exceeded 1000
+    energy_error: float | None  # mean absolute energy error of the others
 
 
 def rhat(values: Tensor) -> Tensor:

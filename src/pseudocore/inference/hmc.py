@@ -67,29 +67,19 @@ GradLogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class HMCState(NamedTuple):
-    theta: Tensor
-    """(chains, parameters)"""
-    log_density: Tensor
-    """At temperature T, (chains,)."""
-    gradient: Tensor
-    """Of the log-density, (chains, parameters)."""
-    step: Tensor
-    """Proposals made, as float."""
-    adaptation: Adaptation
-    """Of the step size."""
+    theta: Tensor  # (chains, parameters)
+    log_density: Tensor  # at temperature T, (chains,)
+    gradient: Tensor  # of the log-density, (chains, parameters)
+    step: Tensor  # proposals made, as float
+    adaptation: Adaptation  # of the step size
 
 
 class HMCInfo(NamedTuple):
-    log_density: Tensor
-    """At temperature T after the proposal, (chains,)."""
-    accept: Tensor
-    """Acceptance probability, (chains,)."""
-    accepted: Tensor
-    """1 where the proposal was accepted, else 0, (chains,)."""
-    energy_error: Tensor
-    """H after the trajectory minus H before, (chains,)."""
-    step_size: Tensor
-    """Of the leapfrog steps, (chains,)."""
+    log_density: Tensor  # at temperature T after the proposal, (chains,)
+    accept: Tensor  # acceptance probability, (chains,)
+    accepted: Tensor  # 1 where the proposal was accepted, else 0, (chains,)
+    energy_error: Tensor  # H after the trajectory minus H before, (chains,)
+    step_size: Tensor  # of the leapfrog steps, (chains,)
 
 
 @inferences.register("hmc", kind="sampler", paper="Neal 2011, arXiv 1206.1901")
@@ -98,11 +88,8 @@ class HMC(ChainSampler):
     """Hamiltonian Monte Carlo, Metropolis-corrected, with adapted step size."""
 
     num_draws: Count = 20
-    """Draws kept of each chain."""
     num_burn: Whole = 100
-    """Draws discarded first, while the step size settles."""
     num_chains: Count = 4
-    """Chains, each from its own start."""
     temperature: Annotated[float | None, Range(above=0)] = None
     """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior. Defaults to .1
     or .001, selected by short chains scored on held-out training points.

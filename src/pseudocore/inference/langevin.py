@@ -85,15 +85,12 @@ class StochasticSampler(ChainSampler):
 
 
 class SGLDState(NamedTuple):
-    theta: Tensor
-    """(chains, parameters)"""
+    theta: Tensor  # (chains, parameters)
 
 
 class SGLDInfo(NamedTuple):
-    log_density: Tensor
-    """Estimated, before the last inner step, (chains,)."""
-    gradient_norm: Tensor
-    """Of the last inner step, (chains,)."""
+    log_density: Tensor  # estimated, before the last inner step, (chains,)
+    gradient_norm: Tensor  # of the last inner step, (chains,)
 
 
 @inferences.register("sgld", kind="sampler", paper="Welling & Teh 2011")

@@ -52,7 +52,7 @@ from pseudocore.core.types import Coreset
 from pseudocore.inference import density
 from pseudocore.inference.evidence import best_precision
 from pseudocore.inference.predict import Prediction
-from pseudocore.training.loop import train
+from pseudocore.training.loop import FitSettings, train
 from pseudocore.training.optimisers import Moments, adam, cosine, start
 
 MAX_ROWS = 10_000
@@ -62,31 +62,21 @@ MAX_ROWS = 10_000
 class HeadPosterior(NamedTuple):
     """A Gaussian over the last layer's weights around a trained network, at temperature 1."""
 
-    theta: Tensor
-    """(parameters,)"""
-    statistics: dict[str, Tensor] | None
-    """Of batch norm, on the coreset."""
-    features: Tensor
-    """φ, (M, h + 1), in float64 as all that follow."""
-    roots: Tensor
-    """√w L, (M, classes, classes)"""
-    factor: Tensor
-    """Inverse Cholesky factor of δI + UUᵀ, (M k, M k)."""
-    precision: float
-    """δ"""
+    theta: Tensor  # (parameters,)
+    statistics: dict[str, Tensor] | None  # of batch norm, on the coreset
+    features: Tensor  # φ, (M, h + 1), in float64 as all that follow
+    roots: Tensor  # √w L, (M, classes, classes)
+    factor: Tensor  # inverse Cholesky factor of δI + UUᵀ, (M k, M k)
+    precision: float  # δ
 
 
 @inferences.register("laplace", kind="laplace", paper="Daxberger et al. 2021, arXiv 2106.14806")
 @dataclass(frozen=True, kw_only=True)
-class Laplace:
+class Laplace(FitSettings):
     """A trained network under a Gaussian over its last layer, from exact curvature at the mode."""
 
-    num_steps: Count = 1000
-    """Adam steps to the mode."""
     step_size: Positive = 3e-3
     """Adam's first step size; it falls to 0 along a cosine."""
-    batch_size: Count = 256
-    """Points per step; coresets up to this size are used whole."""
     temperature: Positive = 0.01
     """T: the covariance is T times that of the posterior."""
     prior: Literal["isotropic", "fan-in"] = "fan-in"

@@ -31,9 +31,9 @@ from pseudocore.core.types import Coreset
 from pseudocore.inference.evidence import best_gaussian
 from pseudocore.inference.predict import Prediction
 from pseudocore.objectives import last_layer_gaussian as gaussian
-from pseudocore.objectives.pool import mean_squared_error
+from pseudocore.objectives.last_layer_gaussian import mean_squared_error
 from pseudocore.runtime import autodiff
-from pseudocore.training.loop import random_batch, train
+from pseudocore.training.loop import FitSettings, random_batch, train
 from pseudocore.training.optimisers import adam, start
 
 DEFAULTS = {"logit_scale": 10.0, "prior_variance": 0.01, "ridge": 0.01}
@@ -47,15 +47,12 @@ OptionalPositive = Annotated[float | None, Range(above=0)]
 
 @inferences.register("last-layer-vi", kind="variational", paper="VBPC 2025, arXiv 2502.21143")
 @dataclass(frozen=True, kw_only=True)
-class LastLayerVI:
+class LastLayerVI(FitSettings):
     """Trained features under an exact Gaussian last layer."""
 
-    num_steps: Count = 1000
-    """Adam steps of feature training on the coreset."""
+    batch_size: Count = 512
     step_size: Positive = 3e-4
     """Adam's step size."""
-    batch_size: Count = 512
-    """Points per step; coresets up to this size are used whole."""
     logit_scale: OptionalPositive = None
     """Factor from last-layer outputs to logits. Defaults to the coreset's own, else 10."""
     prior_variance: OptionalPositive = None

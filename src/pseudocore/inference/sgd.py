@@ -1,7 +1,7 @@
 r"""Plain training on a coreset: stochastic gradient descent with momentum, one network or an
 ensemble of them.
 
-`sgd` climbs the weighted mean log-likelihood, hard labels or soft, from a fresh network:
+`sgd` maximises the weighted mean log-likelihood, of hard labels or soft, from a fresh network:
 
 $$ v \leftarrow \mu v + \eta_t \left(\nabla_\theta \sum_m \bar w_m \log p(y_m \mid x_m, \theta)
    - \delta\,\theta\right), \qquad \theta \leftarrow \theta + v, \qquad
@@ -30,31 +30,25 @@ from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference.predict import Predictive
 from pseudocore.runtime import autodiff
 from pseudocore.training.cutmix import mixed
-from pseudocore.training.loop import random_batch, train
+from pseudocore.training.loop import FitSettings, random_batch, train
 from pseudocore.training.optimisers import cosine, decayed, sgd
 
 
 class SGDMoments(NamedTuple):
-    velocity: Tensor
-    """(networks, parameters), or (parameters,) for one network."""
-    steps: Tensor
-    """Steps taken, as float."""
+    velocity: Tensor  # (networks, parameters), or (parameters,) for one network
+    steps: Tensor  # steps taken, as float
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainTraining:
+class PlainTraining(FitSettings):
     """How one network is trained, or each of an ensemble."""
 
-    num_steps: Count = 1000
-    """Gradient steps."""
     step_size: Positive = 0.01
     """Initial step size."""
     momentum: Fraction = 0.9
     """Share of the last change that is kept."""
     weight_decay: NonNegative = 5e-4
     """Weight decay."""
-    batch_size: Count = 256
-    """Points per step; coresets up to this size are used whole."""
     schedule: Literal["cosine", "steps"] = "cosine"
     """How the step size falls: to 0 along a cosine, or to a fifth after two thirds of the steps and
     again after five sixths.

@@ -42,17 +42,13 @@ from pseudocore.inference.langevin import StochasticSampler, noisy_gradient
 
 
 class SGHMCState(NamedTuple):
-    theta: Tensor
-    """(chains, parameters)"""
-    momentum: Tensor
-    """r, (chains, parameters)"""
+    theta: Tensor  # (chains, parameters)
+    momentum: Tensor  # r, (chains, parameters)
 
 
 class SGHMCInfo(NamedTuple):
-    log_density: Tensor
-    """Estimated, at the last inner step, (chains,)."""
-    kinetic: Tensor
-    """Mean squared momentum, (chains,); T in equilibrium, up to the discretisation."""
+    log_density: Tensor  # estimated, at the last inner step, (chains,)
+    kinetic: Tensor  # mean squared momentum, (chains,); T in equilibrium, up to the discretisation
 
 
 @inferences.register("a-sghmc", kind="sampler", paper="Kim et al. 2022, arXiv 2210.06205")

@@ -21,14 +21,10 @@ GAMMA, T0, KAPPA = 0.05, 10.0, 0.75
 
 
 class Adaptation(NamedTuple):
-    centre: Tensor
-    """μ, (chains,)"""
-    error: Tensor
-    """H̄, (chains,)"""
-    log_step: Tensor
-    """log ε of the next trajectory, (chains,)."""
-    log_average: Tensor
-    """log ε̄, used after burn-in, (chains,)."""
+    centre: Tensor  # μ, (chains,)
+    error: Tensor  # H̄, (chains,)
+    log_step: Tensor  # log ε of the next trajectory, (chains,)
+    log_average: Tensor  # log ε̄, used after burn-in, (chains,)
 
 
 def begin(step_size: float, like: Tensor) -> Adaptation:

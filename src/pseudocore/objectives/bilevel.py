@@ -39,9 +39,7 @@ class UnrolledSettings(PointSettings):
     inner_lr_lr: NonNegative = 0.01
     """Adam's step size on the logarithm of the inner step size; 0 keeps it."""
     recompute: bool = True
-    """Recompute every inner step in the backward pass: slower, but memory does not grow with their
-    number.
-    """
+    """Recompute inner steps in the backward pass: slower, but memory does not grow with them."""
 
     repeats_passes: ClassVar[bool] = True
     """A step is some dozens of passes through the network."""
@@ -57,9 +55,7 @@ def outer_gradient(
     x: Tensor,
     rng: Rng,
 ) -> Pulled:
-    """J and its gradient in `learned` and `step_size`; x are the images that students are trained
-    on, for the statistics of batch norm.
-    """
+    """J and its gradient in `learned` and `step_size`; batch norm has the statistics of x."""
     index = rng("batch").integers(problem.num_train, settings.batch_size, device=problem.device)
     real, y = problem.batch(index)
 

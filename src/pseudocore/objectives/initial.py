@@ -15,9 +15,7 @@ Initial = Literal["real", "mix", "noise"]
 
 @dataclass(frozen=True, kw_only=True)
 class PointSettings:
-    """Fields of every iterative method. The order of fields is that of the flags in `--help`, and
-    matters nowhere else: shared ones come first.
-    """
+    """Fields of every iterative method; their order is that of the flags in `--help`, no more."""
 
     per_class: Count = 10
     """Pseudo-points per class."""

@@ -18,7 +18,7 @@ from torch.func import grad
 from pseudocore.core.config import Count, NonNegative, Positive
 from pseudocore.core.problem import label_log_likelihood
 from pseudocore.objectives.initial import PointSettings
-from pseudocore.objectives.pool import mean_squared_error
+from pseudocore.objectives.last_layer_gaussian import mean_squared_error
 from pseudocore.training.optimisers import adam, tree_map
 
 
@@ -52,9 +52,7 @@ def centred(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def regress(gram: Tensor, cross: Tensor, y: Tensor, *, ridge: float) -> Tensor:
-    """Predictions (n, classes) from kernels (M, M) and (n, M) and targets (M, classes); NaN where
-    rounding makes the matrix indefinite.
-    """
+    """Predictions (n, classes) from kernels and targets; NaN where the Cholesky factor fails."""
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     cholesky, failed = torch.linalg.cholesky_ex(gram + ridge * gram.diagonal().mean() * identity)
     cholesky = torch.where(failed == 0, cholesky, torch.nan)  # a failed factor may look like one

@@ -68,9 +68,7 @@ class _NonNegative:
         self.solved = torch.zeros_like(self.b)  # their b, divided by the factor
 
     def extend(self, row: Tensor, b: Tensor) -> Tensor:
-        """The solution (t,) with one more atom, whose inner products with all atoms so far and
-        itself are `row` (t,).
-        """
+        """The solution (t,) with one more atom, of inner products `row` (t,) with all so far."""
         t = len(row)
         self.gram[t - 1, :t] = self.gram[:t, t - 1] = row.double()
         self.b[t - 1] = b
@@ -101,9 +99,7 @@ class _NonNegative:
         return True
 
     def _descend(self, entered: int) -> bool:
-        """Go to the minimum over the atoms in use, dropping those that would become negative;
-        whether the new one stayed.
-        """
+        """Solve for the atoms in use, dropping negative ones; whether the new one stays."""
         while self.used:
             t = len(self.used)
             goal = torch.linalg.solve_triangular(

@@ -32,9 +32,7 @@ from pseudocore.objectives.initial import Initial, initial_inputs
 def begin(
     problem: Problem, per_class: int, kind: Initial, rng: Rng, *, factor: int
 ) -> tuple[Tensor, Tensor]:
-    """Starting network inputs (M, ...) and their labels (M,): `factor`² initial images of a class
-    in each, made smaller; noise as it is.
-    """
+    """Initial stored images (M, ...), of `factor`² smaller ones each if not noise, and labels."""
     if factor == 1 or kind == "noise":  # noise made smaller would lose the scale of the data
         check(problem, factor=factor)
         return initial_inputs(problem, per_class, kind, rng)
@@ -46,17 +44,13 @@ def begin(
 
 
 def decode(x: Tensor, *rows: Tensor, factor: int = 1, mirror: bool = False) -> tuple[Tensor, ...]:
-    """The images that stored ones (M, ...) decode to, and rows (M, ...) such as labels or weights,
-    repeated for each.
-    """
+    """The images that stored ones (M, ...) decode to, with rows (M, ...) repeated for each."""
     x, rows = split(x, factor), tuple(repeat(row, factor) for row in rows)
     return (mirrored(x), *(torch.cat([row, row]) for row in rows)) if mirror else (x, *rows)
 
 
 def split(x: Tensor, factor: int) -> Tensor:
-    """The tiles of stored images (M, channels, s, s), upsampled: (M factor², channels, s, s), those
-    of an image next to each other.
-    """
+    """Upsampled tiles (M factor², channels, s, s) of stored images (M, channels, s, s)."""
     if factor == 1:
         return x
     channels, height, width = x.shape[1], x.shape[2] // factor, x.shape[3] // factor
@@ -124,8 +118,7 @@ def check(problem: Problem, per_class: int = 0, *, factor: int = 1, mirror: bool
             f"use a factor that does, or 1",
             code="formation-does-not-divide",
             formation=factor,
-            height=height,
-            width=width,
+            shape=data.shape,
         )
     if per_class * factor**2 > fewest:
         raise ConfigError(

@@ -89,18 +89,14 @@ def own_features(problem: Problem, theta: Tensor, x: Tensor) -> Tensor:
 
 
 def real_features(problem: Problem, theta: Tensor, x: Tensor, real: Tensor) -> Tensor:
-    """Last-layer features (n, h) of real inputs; batch norm has the statistics of the points x, as
-    at prediction.
-    """
+    """Last-layer features (n, h) of real inputs; batch norm has the statistics of x."""
     with problem.fast():
         statistics = problem.model.statistics(theta, x) or None
         return problem.model.features(theta, real, statistics).to(real.dtype)
 
 
 def inner_products(x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Inner products of features x (n, h) with themselves (n, n), and of others (m, h) with them
-    (m, n), over h.
-    """
+    """Inner products of features with themselves (n, n), and of others with them (m, n), over h."""
     return x @ x.mT / x.shape[1], other @ x.mT / x.shape[1]
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from pseudocore.core.config import Count, Positive
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
+from pseudocore.objectives.last_layer_gaussian import mean_squared_error
 from pseudocore.runtime import autodiff
 from pseudocore.training.optimisers import Moments, adam, start, tree_map
 
@@ -32,12 +33,9 @@ class PoolSettings:
 
 
 class Pool(NamedTuple):
-    theta: Tensor
-    """(networks, parameters)"""
-    moments: Moments
-    """Of Adam, in rows like theta's; steps (networks, 1)."""
-    age: Tensor
-    """Steps of training, as if trained from the beginning, (networks,)."""
+    theta: Tensor  # (networks, parameters)
+    moments: Moments  # of Adam, in rows like theta's; steps (networks, 1)
+    age: Tensor  # steps of training, as if trained from the beginning, (networks,)
 
 
 def fill(problem: Problem, rng: Rng, *, size: int, max_age: int) -> Pool:
@@ -83,11 +81,3 @@ def advance(
     one = Pool(theta, moments, (age + 1) * keep)
     after: Pool = tree_map(lambda whole, part: whole.index_copy(0, place, part), pool, one)
     return after
-
-
-def mean_squared_error(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-    """½‖f(x) − y‖² summed over classes, averaged over (weighted) points: a Gaussian likelihood on
-    the mean scale.
-    """
-    errors = 0.5 * (logits - y).square().sum(1)
-    return errors.mean() if weight is None else (weight * errors).sum() / weight.sum()

@@ -50,9 +50,7 @@ class Quadratic(NamedTuple):
 
 
 class SmallModel(Protocol):
-    """A likelihood with a Gaussian prior of mean 0; inputs x (n, d), targets y (n, ...), parameters
-    theta (draws, p).
-    """
+    """A likelihood of x (n, d), y (n, ...) and theta (draws, p), with a Gaussian prior."""
 
     @property
     def prior(self) -> float:
@@ -110,9 +108,7 @@ class Regression(_Conjugate):
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax:
-    """p(y | x) = softmax of x·W + b: logistic regression on integer labels (n,) or class
-    probabilities (n, classes).
-    """
+    """p(y | x) = softmax of x·W + b, on labels (n,) or class probabilities (n, classes)."""
 
     num_classes: int = 2
     prior: float = 1.0
@@ -232,8 +228,6 @@ def _check_positive(**values: float) -> None:
 
 
 def _factored(matrix: Tensor) -> Tensor:
-    """The Cholesky factor; NaN where rounding leaves the matrix indefinite, so that a run ends as
-    diverged, with its last good state.
-    """
+    """The Cholesky factor; NaN where rounding leaves none, so that the run ends as diverged."""
     factor, info = torch.linalg.cholesky_ex(matrix)
     return torch.where(info == 0, factor, math.nan)

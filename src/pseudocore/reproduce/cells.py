@@ -1,18 +1,21 @@
 """The cells of a table: what a row of printed numbers is about, under a name of its own.
 
-Tables are `kim2022-1`, `lcmat2023-4`, ..., `digits`.
+Tables are `kim2022-1`, `lcmat2023-4`, ..., and our own, `digits`: every method of the registry at
+1, 5 and 10 digits per class, by two inferences. A new method is a new row.
 """
 
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from pseudocore.core.errors import ConfigError
-from pseudocore.core.registry import did_you_mean
-from pseudocore.presets import available
-from pseudocore.reproduce import digits
+from pseudocore.core.registry import did_you_mean, methods
+from pseudocore.presets import available, sheet
 from pseudocore.reproduce.published import Printed, printed
+
+DIGITS = "digits"
 
 
 @dataclass(frozen=True)
@@ -35,20 +38,22 @@ class Cell:
 
 
 def table_names() -> list[str]:
-    return [*dict.fromkeys(one.table_name for one in printed()), digits.NAME]
+    return [*dict.fromkeys(one.table_name for one in printed()), DIGITS]
 
 
 def title(table: str) -> str:
     """Where a table comes from."""
-    return next((one.source for one in printed() if one.table_name == table), digits.TITLE)
+    return next(
+        (one.source for one in printed() if one.table_name == table), sheet(DIGITS)["title"]
+    )
 
 
 def cells(table: str) -> tuple[Cell, ...]:
     """The cells of a table; the presets of a paper known from its summary alone are cells too."""
-    if table == digits.NAME:
+    if table == DIGITS:
         return tuple(
             Cell(table, f"{budget}-{method}", table, "", budget, method, "")
-            for method, budget in digits.rows()
+            for method, budget in _digits_rows()
         )
     if table not in table_names():
         raise ConfigError(
@@ -85,6 +90,18 @@ def matching(found: Sequence[Cell], *patterns: str) -> list[Cell]:
         for cell in found
         if not patterns or any(fnmatch.fnmatchcase(cell.name, pattern) for pattern in patterns)
     ]
+
+
+def field_names(make: Any) -> set[str]:
+    """Of a configuration class."""
+    return {one.name for one in fields(make)}
+
+
+def _digits_rows() -> list[tuple[str, str]]:
+    """Methods and budgets; a method without a budget, `full`, has one row."""
+    budgeted = [entry.name for entry in methods if "per_class" in field_names(entry.make)]
+    rows = [(name, f"ipc{budget}") for budget in sheet(DIGITS)["budgets"] for name in budgeted]
+    return rows + [(entry.name, "full") for entry in methods if entry.name not in budgeted]
 
 
 def _cell(table: str, name: str, rows: Sequence[Printed]) -> Cell:

@@ -82,7 +82,7 @@ def make_plan(
         name: changed(one, changes or {}) for name, one in found.items() if isinstance(one, Recipe)
     }
     _refuse_unused_changes(changes or {}, recipes)
-    results = stored(out, cells, recipes)
+    results = stored(out, cells)
     data_obstacle, step_ms = functools.cache(_data_obstacle), _benched_steps(out)
     plan = []
     for cell in cells:

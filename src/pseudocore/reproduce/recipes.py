@@ -7,15 +7,14 @@ A selector without a preset takes the one that the paper's sheet names for its t
 
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pseudocore.assembly import Reduction, Setup
 from pseudocore.core import config
 from pseudocore.core.registry import inferences, methods, models
 from pseudocore.presets import PUBLISHED, TRUE, EvaluationProtocol, Preset, available, find, sheet
-from pseudocore.reproduce import digits
-from pseudocore.reproduce.cells import Cell
+from pseudocore.reproduce.cells import DIGITS, Cell, field_names
 
 _TRAINING_EXAMPLES_PER_CLASS = {"cifar10": 5000, "cifar100": 500}
 """What a budget in percent is a share of."""
@@ -45,10 +44,8 @@ class Missing:
 
 def find_recipe(cell: Cell) -> Recipe | Missing:
     """The recipe of a cell."""
-    if cell.table == digits.NAME:
-        tables = digits.tables(cell.method, cell.budget)
-        experts = sheet(digits.NAME)["experts"]
-        return Recipe(digits.PRESET, tables, digits.protocols(), experts)
+    if cell.table == DIGITS:
+        return _digits_recipe(cell)
     if cell.budget == "full":
         return Missing("the whole training set is not a coreset; no preset")
     rules = sheet(cell.paper)
@@ -86,13 +83,13 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     applied = {}
     for key, value in changes.items():
         section, _, name = key.rpartition(".")
-        if section == "setup" and name in _fields(Setup) and _has(setup.get("model"), name):
+        if section == "setup" and name in field_names(Setup) and _has(setup.get("model"), name):
             applied[key] = setup[name] = value
         elif section == "evaluate":
             for one in protocols.values():
-                if name in _fields(inferences[one.inference].make):
+                if name in field_names(inferences[one.inference].make):
                     applied[key] = one.options[name] = value
-        elif section == "" and name in _fields(methods[str(tables["method"])].make):
+        elif section == "" and name in field_names(methods[str(tables["method"])].make):
             applied[key] = options[name] = value
     Reduction.from_config(tables)
     for one in protocols.values():
@@ -101,9 +98,27 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     return replace(recipe, tables=tables, protocols=protocols, changes=applied)
 
 
+def _digits_recipe(cell: Cell) -> Recipe:
+    """The method's own settings in the sheet, and the shared ones where it has such an option."""
+    shared = sheet(DIGITS)
+    options = dict(shared["method"].get(cell.method, {}))
+    setup = {"data": DIGITS, **options.pop("setup", shared["setup"])}
+    known = field_names(methods[cell.method].make)
+    for name, value in shared["options"].items():
+        if name in known:
+            options.setdefault(name, value)
+    if cell.budget != "full":
+        options["per_class"] = int(cell.budget.removeprefix("ipc"))
+    tables = {"method": cell.method, "setup": setup, "options": options}
+    protocols = {
+        name: EvaluationProtocol(name, dict(given)) for name, given in shared["inference"].items()
+    }
+    return Recipe("tables/digits.toml", tables, protocols, shared["experts"])
+
+
 def _borrowed(cell: Cell, preset: Preset, method: str, rules: Mapping[str, Any]) -> Recipe:
     """The settings of another method's preset, wherever this selector has such an option."""
-    known = _fields(methods[method].make)
+    known = field_names(methods[method].make)
     given = {**preset.tables["options"], **rules.get("options", {})}
     options = {
         name: value
@@ -139,12 +154,8 @@ def _per_class(cell: Cell) -> int:
     return int(share * _TRAINING_EXAMPLES_PER_CLASS[cell.data] + 1e-9)
 
 
-def _fields(make: Any) -> set[str]:
-    return {field.name for field in fields(make)}
-
-
 def _has(model: str | None, name: str) -> bool:
     """Whether a setup field applies to this network."""
     return name not in _NETWORK_FIELDS or (
-        model is not None and name in _fields(models[model].make)
+        model is not None and name in field_names(models[model].make)
     )

@@ -16,8 +16,7 @@ from typing import Any
 from pseudocore.evaluation.names import DETAILS, format_metric, metric_title
 from pseudocore.evaluation.tables import Estimate
 from pseudocore.presets import PUBLISHED, TRUE, sheet
-from pseudocore.reproduce import digits
-from pseudocore.reproduce.cells import Cell, cells, table_names, title
+from pseudocore.reproduce.cells import DIGITS, Cell, cells, table_names, title
 from pseudocore.reproduce.pages import Block, Bullets, Grid, Heading, Paragraph
 from pseudocore.reproduce.published import Printed
 from pseudocore.reproduce.recipes import Missing, Recipe, find_recipe
@@ -92,10 +91,8 @@ def difference(ours: Estimate, num: int, theirs: Printed) -> float | None:
 
 def _rows(table: str, out: Path) -> list[Row]:
     found = cells(table)
-    recipes = {cell.name: find_recipe(cell) for cell in found}
-    known = {name: one for name, one in recipes.items() if isinstance(one, Recipe)}
-    results = stored(out, found, known)
-    return [Row(cell, recipes[cell.name], results.get(cell.name)) for cell in found]
+    results = stored(out, found)
+    return [Row(cell, find_recipe(cell), results.get(cell.name)) for cell in found]
 
 
 def _blocks(table: str, rows: Sequence[Row]) -> list[Block]:
@@ -105,7 +102,7 @@ def _blocks(table: str, rows: Sequence[Row]) -> list[Block]:
         Heading(2, f"{table}: {title(table)}"),
         Paragraph(f"{len(filled)} of {len(rows)} cells are filled."),
     ]
-    if table == digits.NAME:
+    if table == DIGITS:
         blocks.append(Paragraph(sheet(table)["note"]))
     if is_printed:
         blocks += [_beside(rows), Paragraph(_FOOT), *_caveats(rows)]

@@ -1,8 +1,4 @@
-"""The result of a cell: one line of `<out>/<table>.jsonl`.
-
-Records that `benchmarks/presets.py` and `benchmarks/trajectories.py` have written beside the tables
-of a paper are read too; they have no schema.
-"""
+"""The result of a cell: one line of `<out>/<table>.jsonl`."""
 
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pseudocore.core.errors import ArtifactError
-from pseudocore.presets import PUBLISHED, TRUE
-from pseudocore.reproduce import digits, records
-from pseudocore.reproduce.cells import Cell
+from pseudocore.presets import TRUE
+from pseudocore.reproduce import records
+from pseudocore.reproduce.cells import DIGITS, Cell
 from pseudocore.reproduce.recipes import Recipe
 from pseudocore.store.files import decode_json, encode_json
 from pseudocore.store.folders import hardware, now, versions
@@ -103,27 +99,13 @@ def keep(out: Path, result: Result) -> None:
     records.put(out / f"{result.table}.jsonl", record)
 
 
-def stored(out: Path, cells: Sequence[Cell], recipes: Mapping[str, Recipe]) -> dict[str, Result]:
-    """The results of some cells of one table, by the cell's name.
-
-    Runs of whole presets count in every table of their paper that prints them.
-    """
-    table, paper = cells[0].table, cells[0].paper
+def stored(out: Path, cells: Sequence[Cell]) -> dict[str, Result]:
+    """The results of some cells of one table, by the cell's name."""
+    table = cells[0].table
     _refuse_earlier_layout(out, table)
     path = out / f"{table}.jsonl"
     kept = records.read(path)
-    found = {cell.name: _read(path, kept[cell.name]) for cell in cells if cell.name in kept}
-    for path in sorted(out.glob(f"{paper}*.jsonl")):
-        for record in records.read(path).values():
-            if record.get("kind") == _KIND:
-                continue
-            for cell in cells:
-                recipe = recipes.get(cell.name)
-                if recipe is not None and recipe.preset == record.get("preset"):
-                    result = _of_benchmark(path, record, cell, recipe)
-                    if result is not None:
-                        found.setdefault(cell.name, result)
-    return found
+    return {cell.name: _read(path, kept[cell.name]) for cell in cells if cell.name in kept}
 
 
 def commit() -> str | None:
@@ -163,15 +145,8 @@ def _read(path: Path, record: Mapping[str, Any]) -> Result:
     except TypeError as error:
         sentence = f"{where} is damaged: its entries are not those of schema {SCHEMA} ({error})"
         raise _artifact(sentence, "damaged", path) from error
-    return _validated(result, path)
-
-
-def _validated(result: Result, path: Path) -> Result:
-    """The same result, if every entry is what plans and pages expect: people edit files, and disks
-    damage them.
-    """
-    if (name := _wrong_entry(result)) is not None:
-        sentence = f"{path}: {result.cell} is damaged: its entry {name} has another form"
+    if (name := _wrong_entry(result)) is not None:  # people edit files, and disks damage them
+        sentence = f"{where} is damaged: its entry {name} has another form"
         raise _artifact(sentence, "damaged", path, entry=name)
     return result
 
@@ -203,7 +178,7 @@ def _wrong_entry(result: Result) -> str | None:
             return f"evaluations.{name}"
     if result.status == FINISHED and result.num < 1:
         return "num"
-    needs_true = result.status == FINISHED and result.table != digits.NAME
+    needs_true = result.status == FINISHED and result.table != DIGITS
     return f"evaluations.{TRUE}" if needs_true and TRUE not in result.evaluations else None
 
 
@@ -229,71 +204,3 @@ def _is(value: Any, kind: Any) -> bool:
 def _artifact(sentence: str, code: str, path: Path, **more: Any) -> ArtifactError:
     advice = "move it away, or choose another --out"
     return ArtifactError(f"{sentence}; {advice}", code=code, path=str(path), **more)
-
-
-def _of_benchmark(
-    path: Path, record: Mapping[str, Any], cell: Cell, recipe: Recipe
-) -> Result | None:
-    """The result of a cell from a run of its preset; None if that was evaluated in another way."""
-    try:
-        if record.get("evaluated_on") == "test":
-            result = _of_preset_run(record, cell)
-        elif "evaluations" in record:
-            found = _of_trajectories(record, cell, recipe)
-            if found is None:
-                return None
-            result = found
-        else:
-            return None
-    except (KeyError, TypeError, AttributeError) as error:
-        sentence = f"{path}: {records.name_of(record)} is damaged: it is no result ({error!r})"
-        raise _artifact(sentence, "damaged", path) from error
-    return _validated(result, path)
-
-
-def _of_preset_run(record: Mapping[str, Any], cell: Cell) -> Result:
-    evaluation, seconds = record["evaluation"], record["distillation_seconds"]
-    return Result(
-        settings={"config": record["config"]},
-        status=FINISHED,
-        evaluations={TRUE: evaluation},
-        num_coresets=1,
-        num=evaluation["seeds"],
-        cost={"reduce": {"seconds": seconds, "peak_mib": record["peak_memory_mib"]}},
-        seconds=seconds + evaluation["seconds"],
-        **_about(record, cell),
-    )
-
-
-def _of_trajectories(record: Mapping[str, Any], cell: Cell, recipe: Recipe) -> Result | None:
-    found = record["evaluations"]
-    named = {TRUE: found.get("preset's own", found["mh-correct"]), PUBLISHED: found["published"]}
-    evaluations = {name: named[name] for name in recipe.protocols}
-    model = recipe.tables["setup"].get("model")
-    for name, one in recipe.protocols.items():
-        if named[name]["inference"] != one.inference or one.setup.get("model", model) != model:
-            return None
-    changes, seconds = record["changes"], record["seconds"]
-    made = {"seconds": seconds["reduction"], "peak_mib": record["peak_memory_mib"]}
-    return Result(
-        settings={"config": record["config"]},
-        status=record["status"],
-        evaluations=evaluations,
-        num_coresets=1,
-        num=evaluations[TRUE]["seeds"],
-        cost={"reduce": made},
-        seconds=sum(seconds.values()),
-        changes={f"setup.{name}": value for name, value in changes["setup"].items()}
-        | changes["options"],
-        **_about(record, cell),
-    )
-
-
-def _about(record: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
-    return {
-        "table": cell.table,
-        "cell": cell.name,
-        "preset": record["preset"],
-        "note": str(record.get("caveat", "")),
-        **{name: record[name] for name in ("commit", "hardware", "versions", "date")},
-    }

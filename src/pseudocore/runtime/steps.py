@@ -59,6 +59,9 @@ class StepRunner:
         """The state and info after one step."""
         if self._graph is not None:
             return self._graph.replay(state, rng)
+        if self.execution.compiled == "nothing" and self._num_warm_up == 0:
+            with executing(self.execution):
+                return self.step(self.problem, state, rng)
         if not self._tried_to_compile:
             self._tried_to_compile = True
             # Parts of a first state may be one tensor, those of later ones never are: it would be

@@ -23,9 +23,7 @@ class Budget:
     per_class: Count = 10
     """Points per class."""
     balanced: bool = True
-    """Whether every class gives `per_class` points; if not, selects the same total without class
-    balance.
-    """
+    """Whether each class gives `per_class` points; if not, the same total without class balance."""
 
 
 class Group(NamedTuple):

@@ -34,9 +34,7 @@ ENTRIES = 2**28
 """Limit on the similarities kept in memory: 1 GiB in single precision."""
 
 GLANCE = {"cpu": 2**15, "cuda": 2**25}
-"""Kept similarities read at once. On a CPU they fit a core's cache, and torch runs so few on one
-thread, where waking others takes longer than the work.
-"""
+"""Kept similarities read at once: few enough for a core's cache and a single thread on a CPU."""
 
 BLOCK = {"cpu": 2**21, "cuda": 2**25}
 """Similarities computed at once."""
@@ -135,9 +133,7 @@ def facility_location(
 
 
 def coverage(rows: Rows, subset: Tensor) -> tuple[Tensor, Tensor]:
-    """Every point's similarity to the nearest of `subset`, and its place there (the first of
-    equals), (m,) each.
-    """
+    """Every point's similarity to the nearest of `subset`, and the place of that one, (m,) each."""
     best = rows.take(subset[:1])[0]
     place, size = torch.zeros_like(best, dtype=torch.int64), rows.at_once(len(best))
     for start in range(0, len(subset), size):

@@ -22,9 +22,7 @@ class FacilitySelection(Budget):
     """Settings of the greedy maximisation, and what points weigh."""
 
     epsilon: Annotated[float, Range(low=0, high=0.99)] = 0.0
-    """Loss of stochastic greedy: each choice is made among n/num·ln(1/epsilon) random candidates;
-    at 0, among all.
-    """
+    """Loss of stochastic greedy: n/num·ln(1/epsilon) random candidates per choice; 0 tries all."""
     exact: bool = False
     """Whether a group of more than 16,384 examples, whose similarities would fill more than 1 GiB,
     is covered whole, computing n² distances for every few choices; if not, random parts of it
@@ -72,9 +70,7 @@ def select(
 
 
 def _part_sizes(n: int, num: int, exact: bool) -> tuple[int, int]:
-    """How many of n examples are candidates, and how many of these are covered, so that their
-    matrix fits: equally many, as long as there are enough candidates to select `num`.
-    """
+    """How many of n examples are candidates, and how many of these are covered, to fit a matrix."""
     if exact or n * n <= facility.ENTRIES:
         return n, n
     candidates = min(n, max(math.isqrt(facility.ENTRIES), 4 * num))

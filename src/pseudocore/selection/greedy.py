@@ -24,9 +24,7 @@ BLOCK = 2**18
 
 
 def herding(features: Tensor, num: int) -> Tensor:
-    """Indices (num,), in order, of distinct rows of features (n, d) whose running mean stays near
-    the mean of all rows.
-    """
+    """Indices (num,), in order, of distinct rows (n, d) whose running mean stays near the mean."""
     features, mean = _checked(features, num)
     taken = torch.zeros(len(features), dtype=torch.bool, device=features.device)
     excess = torch.zeros_like(mean)  # Σ (x_s − μ): stays small, where Σ x_s would grow

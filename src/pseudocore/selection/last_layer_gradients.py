@@ -77,9 +77,7 @@ def mean_gradient(layer: LastLayer) -> Tensor:
 
 
 def gradient_variance(layer: LastLayer) -> Tensor:
-    """The variance of g over the examples (by n − 1; 0 for a single one), (classes, h + 1);
-    differentiable.
-    """
+    """The variance of g over the examples, by n − 1 (0 for a single one), (classes, h + 1)."""
     n = len(layer.y)
     squares = _mean_product(layer.residual.square(), layer.features.square())
     return (squares - mean_gradient(layer).square()) * (n / max(n - 1, 1))
@@ -91,9 +89,7 @@ def mean_curvature(layer: LastLayer) -> Tensor:
 
 
 def largest_variance(layer: LastLayer, num: int) -> Tensor:
-    """The `num` dimensions of λ that vary most over the examples, as places in (classes, h + 1)
-    flattened; the largest first.
-    """
+    """The `num` dimensions of λ of largest variance, in order, as places in (classes, h + 1)."""
     first = second = torch.zeros((), dtype=torch.float64, device=layer.y.device)
     for start in range(0, len(layer.y), ROWS):
         part = LastLayer(*(values[start : start + ROWS] for values in layer))

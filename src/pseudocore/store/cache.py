@@ -10,6 +10,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,21 @@ from pseudocore.store.files import decode_json, encode_json, writing
 from pseudocore.store.folders import Lock
 
 
+@dataclass(frozen=True)
 class CacheFolder:
     """`core.types.Cache` in a folder, which is made when the first entry is saved."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    own_path: Path | None = None
+    """Defaults to `$PSEUDOCORE_CACHE`, or `pseudocore` in `$XDG_CACHE_HOME` or `~/.cache`."""
+
+    @property
+    def path(self) -> Path:
+        if self.own_path is not None:
+            return self.own_path
+        if path := os.environ.get("PSEUDOCORE_CACHE"):
+            return Path(path)
+        home = os.environ.get("XDG_CACHE_HOME")
+        return (Path(home) if home else Path.home() / ".cache") / "pseudocore"
 
     def load(self, what: Mapping[str, Any]) -> dict[str, Tensor] | None:
         """The tensors saved under a description, if any."""
@@ -59,14 +70,6 @@ class CacheFolder:
         text = encode_json(_described(what), sort_keys=True)
         name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         return self.path / f"{name}.safetensors"
-
-
-def user_cache() -> CacheFolder:
-    """The user's cache: `$PSEUDOCORE_CACHE`, or `pseudocore` in `$XDG_CACHE_HOME` or `~/.cache`."""
-    if own := os.environ.get("PSEUDOCORE_CACHE"):
-        return CacheFolder(Path(own))
-    home = os.environ.get("XDG_CACHE_HOME")
-    return CacheFolder((Path(home) if home else Path.home() / ".cache") / "pseudocore")
 
 
 def _described(what: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,14 +42,10 @@ _TOLERANCE = 1e-4
 
 
 class Expert(NamedTuple):
-    theta: Tensor | Sequence[Tensor]
-    """Snapshots (epochs + 1, parameters), or a sequence of them."""
-    losses: list[float]
-    """Training loss of every epoch."""
-    last: Tensor
-    """(parameters,) after the last epoch, exactly."""
-    velocity: Tensor | None
-    """(parameters,) after the last epoch, with momentum."""
+    theta: Tensor | Sequence[Tensor]  # snapshots (epochs + 1, parameters), or a sequence of them
+    losses: list[float]  # training loss of every epoch
+    last: Tensor  # (parameters,) after the last epoch, exactly
+    velocity: Tensor | None  # (parameters,) after the last epoch, with momentum
 
 
 class Shard:

@@ -16,6 +16,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,11 +76,18 @@ class Run(ManifestFolder):
     ) -> None:
         super().__init__(path, manifest, lock)
         self.config = config
-        digest = hashlib.blake2b(encode_json(config, sort_keys=True).encode(), digest_size=16)
-        self.checkpoints = CheckpointFile(path / CHECKPOINT_FILE, digest.hexdigest())
-        self._metrics = MetricsFile(path / METRICS_FILE)
         self.was_restored = False
         """Whether this run ended without a checkpoint, and the one it was to overwrite is back."""
+
+    @cached_property
+    def checkpoints(self) -> CheckpointFile:
+        text = encode_json(self.config, sort_keys=True)
+        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return CheckpointFile(self.path / CHECKPOINT_FILE, digest)
+
+    @cached_property
+    def _metrics(self) -> MetricsFile:
+        return MetricsFile(self.path / METRICS_FILE)
 
     @classmethod
     def create(

@@ -8,12 +8,11 @@ class TestMine(MethodConformance):
     method = Mine
 ```
 
-`check_method(Mine)` and `check_inference(Mine)` run the same checks without pytest. The small
-problems and recorders that the checks use are here too. `docs/plugins.md` is the guide.
+The small problems that the checks use are here too. `docs/plugins.md` is the guide.
 """
 
-from pseudocore.testing.inferences import InferenceConformance, check_inference
-from pseudocore.testing.methods import MethodConformance, check_method
+from pseudocore.testing.inferences import InferenceConformance
+from pseudocore.testing.methods import MethodConformance
 from pseudocore.testing.options import Effect
 from pseudocore.testing.problems import (
     MemoryCheckpoints,
@@ -28,8 +27,6 @@ __all__ = [
     "InferenceConformance",
     "MemoryCheckpoints",
     "MethodConformance",
-    "check_inference",
-    "check_method",
     "emulate_capture",
     "few_digits",
     "small_coreset",

@@ -21,9 +21,8 @@ NUM_EXPERTS, NUM_EPOCHS = 2, 4
 """Of the experts of a small problem."""
 
 
-@functools.cache
 def few_digits() -> Dataset:
-    """Twelve training images of each digit and forty test images."""
+    """Twelve training images of each digit and forty test images, in new tensors."""
     whole = digits()
     index = torch.cat(
         [(whole.train.y == label).nonzero().flatten()[:PER_CLASS] for label in range(10)]

@@ -1,5 +1,5 @@
-"""What both suites have: the choice of checks, runs without pytest, checks of options and of the
-documentation, and captured steps on a CPU.
+"""What both suites have: the choice of checks, checks of options and of the documentation, and
+captured steps on a CPU.
 """
 
 import inspect
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from pseudocore.core import config
-from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Registry
 from pseudocore.core.rng import Rng
@@ -72,13 +71,9 @@ class Suite:
         if "registry" in vars(cls):
             return
         instance = cls.make()
-        for name in cls.checks():
+        for name in dir(cls):
             if not isinstance(instance, getattr(getattr(cls, name), "needs", object)):
-                setattr(cls, name, None)
-
-    @classmethod
-    def checks(cls) -> list[str]:
-        return [name for name in dir(cls) if name.startswith("test_") and getattr(cls, name)]
+                setattr(cls, name, None)  # which pytest does not collect
 
     @classmethod
     def made(cls) -> type[Any]:
@@ -112,11 +107,9 @@ class Suite:
             assert author in page, f"the module's docstring does not name {author}"
             assert years[0] in page or identifier in page, f"it does not cite {entry.paper}"
 
-    def test_every_option_has_a_help(self) -> None:
+    def test_every_option_has_a_name_and_a_help_of_its_own(self) -> None:
         missing = [option.name for option in config.options(self.made()) if not option.help]
         assert not missing, f"no docstring under {', '.join(missing)}"
-
-    def test_no_option_hides_another(self) -> None:
         taken = {name for one in self.beside for name in inspect.signature(one).parameters}
         hidden = taken & self.names()
         assert not hidden, f"{', '.join(hidden)} is already an argument"
@@ -145,31 +138,6 @@ class Suite:
     def test_its_configuration_survives_toml(self) -> None:
         table = decode_toml(encode_toml(config.to_dict(self.make())))
         assert config.build(self.made(), table) == self.make()
-
-
-def check(suite: type[Suite], made: type[Any], attributes: Mapping[str, Any]) -> None:
-    """Run every check of a suite on a class; raises one AssertionError that names all failures."""
-    one: Any = type(made.__name__, (suite,), {suite.registry.noun: made, **attributes})
-    failures = []
-    for name in one.checks():
-        try:
-            getattr(one(), name)()
-        except Exception as error:
-            words = name.removeprefix("test_").replace("_", " ")
-            failures.append(f"{words}: {error or type(error).__name__}")
-    assert not failures, "\n".join(failures)
-
-
-@contextmanager
-def refused(words: str) -> Iterator[None]:
-    """Check that the block raises a ConfigError whose sentence holds these words."""
-    try:
-        yield
-    except ConfigError as error:
-        if words not in str(error):
-            raise AssertionError(f"{error}; it should say: {words}") from error
-    else:
-        raise AssertionError(f"it was not refused with: {words}")
 
 
 @contextmanager

@@ -18,14 +18,14 @@ from pseudocore.core.rng import Rng
 
 
 class Mixed(NamedTuple):
-    x: Tensor
-    partner: Tensor  # (n,) whose box each image holds
-    share: Tensor  # () of the pixels that is the partner's
+    x: Tensor  # images (n, channels, height, width)
+    partner: Tensor  # index of the image whose box each holds, (n,)
+    share: Tensor  # share of the pixels that is the partner's, ()
 
 
 def mixed(x: Tensor, chance: float, rng: Rng) -> Mixed:
-    """Images (n, channels, height, width), mixed or, with probability 1 - chance, as they are
-    (share 0): tensors, not a branch.
+    """Images (n, channels, height, width), mixed with probability `chance`, else as they are (share
+    0); no branch, so that a step can be captured.
     """
     height, width = x.shape[-2:]
     happens, amount, row, column = rng("box").uniform(4, device=x.device, dtype=x.dtype)

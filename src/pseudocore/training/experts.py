@@ -61,15 +61,12 @@ class Training:
 
 
 class ExpertState(NamedTuple):
-    theta: Tensor
-    """(experts, parameters)"""
-    velocity: Tensor
-    """(experts, parameters), or (experts, 0) without momentum."""
+    theta: Tensor  # (experts, parameters)
+    velocity: Tensor  # (experts, parameters), or (experts, 0) without momentum
 
 
 class ExpertInfo(NamedTuple):
-    loss: Tensor
-    """Mean loss of the batch before the step, (experts,)."""
+    loss: Tensor  # mean loss of the batch before the step, (experts,)
 
 
 class Trainer:

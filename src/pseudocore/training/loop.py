@@ -11,10 +11,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pseudocore.core.config import Count
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.runtime.draws import Step
 from pseudocore.runtime.steps import StepRunner
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """How long, and on how many points at once, a network is trained on a coreset."""
+
+    num_steps: Count = 1000
+    """Gradient steps."""
+    batch_size: Count = 256
+    """Points per step; coresets up to this size are used whole."""
+
 
 Gradient = Callable[[Tensor, Tensor, Rng], tuple[Tensor, Any]]
 """Parameters, training indices of the batch and stream to the gradient and the step's info."""
@@ -24,10 +36,8 @@ Optimiser = Callable[[Tensor, Any, Tensor], tuple[Tensor, Any]]
 
 
 class TrainingState(NamedTuple):
-    theta: Tensor
-    """Parameters, (parameters,) or (networks, parameters)."""
-    moments: Any
-    """Of the optimiser: a tensor or a (nested) NamedTuple of tensors."""
+    theta: Tensor  # parameters, (parameters,) or (networks, parameters)
+    moments: Any  # of the optimiser: a tensor or a (nested) NamedTuple of tensors
     points: Tensor
     """Training indices, (batch,) or (networks, batch); empty where the gradient draws its own."""
 

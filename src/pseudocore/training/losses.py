@@ -1,5 +1,4 @@
-r"""Classification losses per example, of logits $z$ and label $y$: what experts are trained with
-and what serves as an energy.
+r"""Classification losses per example, of logits $z$ and label $y$, for experts and as energies.
 
 | `Loss` | with $p = \operatorname{softmax}(z)$ and $k$ classes |
 |---|---|
@@ -7,8 +6,7 @@ and what serves as an energy.
 | `focal` | $-(1 - p_y)^2 \log p_y$ (Lin et al. 2017, $\gamma = 2$) |
 | `multi-margin` | $\tfrac1k \sum_{j \ne y} \max(0,\, 1 - z_y + z_j)$ (Crammer & Singer 2001) |
 
-Under soft labels each is its mean over the label's distribution; for the cross-entropy that is the
-usual one.
+Under soft labels each is its mean over the label's distribution.
 """
 
 from typing import Literal
@@ -38,9 +36,8 @@ def per_example(kind: Loss, logits: Tensor, y: Tensor) -> Tensor:
 
 def _multi_margin(logits: Tensor, y: Tensor) -> Tensor:
     if y.is_floating_point():
-        pairs = logits.unsqueeze(-2) - logits.unsqueeze(
-            -1
-        )  # (..., n, label, other): z_other − z_label
+        # z_other − z_label, (..., n, label, other)
+        pairs = logits.unsqueeze(-2) - logits.unsqueeze(-1)
         violation = (1 + pairs).relu().sum(-1) - 1  # without the label's own term, which is 1
         return (y * violation).sum(-1) / logits.shape[-1]
     own = label_log_likelihood(logits, y).unsqueeze(-1)

@@ -16,12 +16,9 @@ Step = Callable[..., tuple[Any, Any]]
 
 
 class Moments(NamedTuple):
-    first: Tensor
-    """Running mean of the gradient."""
-    second: Tensor
-    """Running mean of its square."""
-    steps: Tensor
-    """Steps taken, as float: () or one per row."""
+    first: Tensor  # running mean of the gradient
+    second: Tensor  # running mean of its square
+    steps: Tensor  # steps taken, as float: () or one per row
 
 
 def tree_map(function: Callable[..., Any], first: Any, *others: Any) -> Any:

@@ -68,15 +68,13 @@ class FeatureNetwork(Pretraining):
 class Network(NamedTuple):
     """A trained network and its training history."""
 
-    theta: Tensor
-    """(parameters,)"""
+    theta: Tensor  # (parameters,)
     forgotten: Tensor
     """Times each example was forgotten, (n,); one more than there were epochs if never right."""
 
 
 class PretrainInfo(NamedTuple):
-    right: Tensor
-    """Whether each example of the batch was predicted right before the step, (batch,)."""
+    right: Tensor  # whether each example of the batch was predicted right before the step, (batch,)
 
 
 def pretrained(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:

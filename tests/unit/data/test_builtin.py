@@ -9,8 +9,9 @@ from pseudocore.data import digits
 
 def test_digits_are_scikit_learns_images_and_labels() -> None:
     reference = load_digits()
-    expected = sorted((np.rint(image * 255 / 16).astype(np.uint8).tobytes(), int(label))
-                      for image, label in zip(reference.images, reference.target, strict=True))  # fmt: skip
+    images = np.rint(reference.images * 255 / 16).astype(np.uint8)
+    pairs = zip(images, reference.target, strict=True)
+    expected = sorted((image.tobytes(), int(label)) for image, label in pairs)
     data = digits()
     x, y = torch.cat([data.train.x, data.test.x]), torch.cat([data.train.y, data.test.y])
     ours = sorted((image.numpy().tobytes(), int(label)) for image, label in zip(x, y, strict=True))

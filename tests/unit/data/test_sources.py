@@ -154,8 +154,10 @@ def test_available_lists_builtin_known_and_imported(tmp_path: Path) -> None:
 
 def test_import_keeps_the_same_set_under_a_name(tmp_path: Path) -> None:
     data = digits()
-    np.savez(tmp_path / "source.npz", train_x=data.train.x[:, 0], train_y=data.train.y, test_x=data.test.x[:, 0],
-             test_y=data.test.y, class_names=np.array([f"n{i}" for i in range(10)]))  # fmt: skip
+    train, test = data.train, data.test
+    halves = {"X": train.x[:, 0], "y": train.y, "Xt": test.x[:, 0], "yt": test.y}
+    names = np.array([f"n{i}" for i in range(10)])
+    np.savez(tmp_path / "source.npz", **halves, class_names=names)
     path = import_dataset(tmp_path / "source.npz", "my-digits")
     assert path == user_folder() / "my-digits.npz"
     imported = load("my-digits")

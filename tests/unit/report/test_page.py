@@ -144,8 +144,7 @@ def test_runs_that_look_alike_are_told_apart(make_run: MakeRun, page: Page) -> N
 
 
 def test_odd_numbers_in_files_do_not_cost_the_page(make_run: MakeRun, page: Page) -> None:
-    odd: dict[str, Any] = {"seconds": "long", "num_steps": None, "data_fingerprint": 7}
-    run = make_run(**odd, class_names=3, versions=["x"])
+    run = make_run(data_fingerprint=7, class_names=3, versions=["x"])
     run.log(200, {"loss": float("inf"), "huge": 1e308, "text": 1.0})
     run.log(10**400, {"loss": 1.0})
     evaluation = {"inference": "sgld", "per_seed": [{"nll": float("inf")}], "reliability": None}

@@ -62,7 +62,8 @@ from pseudocore.core.types import Coreset, Examples
 from pseudocore.objectives import small_models
 from pseudocore.objectives.initial import Initial, PointSettings, initial_inputs
 from pseudocore.objectives.small_models import Gaussian, Quadratic, SmallModel, Softmax, expand
-from pseudocore.training.optimisers import adam, cosine, start
+from pseudocore.selection.greedy import check_num
+from pseudocore.training.optimisers import adam, cosine, start, tree_map
 
 MAX_PARAMETERS = 3000
 """Limit on the model's parameters, whose covariance is factored at every step."""
@@ -93,9 +94,7 @@ class PSVIState(NamedTuple):
 
 class PSVIInfo(NamedTuple):
     spread: Tensor
-    """Variance of P(θ) before the step: 0 when both posteriors are equal, about twice the KL when
-    they are near.
-    """
+    """Variance of P(θ) before the step; about twice the KL when the posteriors are near."""
     total_weight: Tensor
     """Sum of the weights."""
     num_active: Tensor
@@ -115,15 +114,11 @@ class PSVI(PointSettings):
     batch_size: Annotated[int | None, Range(low=1)] = None
     """Real examples per step, where covariances are over draws; defaults to all of them."""
     covariance: Literal["draws", "moments"] = "moments"
-    """Covariances over draws of the posterior, or from its moments (the exact gradient between
-    Laplace's approximations).
-    """
+    """Covariances over posterior draws, or from moments (exact between Laplace approximations)."""
     num_draws: Annotated[int, Range(low=2)] = 100
     """Draws behind a covariance, where it is over draws."""
     point_lr: NonNegative = 0.03
-    """Adam's step size on the points, in standard deviations of the data; falls to 0 along a
-    cosine. 0 learns the weights alone.
-    """
+    """Adam's step size on points, in sd of the data; falls to 0 along a cosine; 0 keeps them."""
     weight_lr: NonNegative = 0.03
     """Adam's step size on the weights, as a share of their mean; 0 keeps them."""
     initial: Initial = "real"
@@ -162,21 +157,9 @@ def condense(
     Returns:
         The coreset, in the units of x.
     """
-    if not 1 <= num_points <= len(x):
-        raise ConfigError(
-            f"{num_points} points were asked for; between 1 and {len(x)}, the number of examples, "
-            f"would work",
-            code="num-out-of-range",
-            num=num_points,
-            available=len(x),
-        )
+    check_num(num_points, len(x))
     if len(y) != len(x):
-        raise DataError(
-            f"there are {len(x)} inputs but {len(y)} targets",
-            code="sizes-differ",
-            inputs=len(x),
-            targets=len(y),
-        )
+        raise DataError(f"there are {len(x)} inputs but {len(y)} targets", code="sizes-differ")
     rng = Rng(seed)
     index = rng("init").permutation(len(x))[:num_points]
     weight = x.new_full((num_points,), len(x) / num_points)
@@ -261,9 +244,8 @@ def _begin(method: PSVI, model: SmallModel, data: Examples, points: Points, rng:
         q = small_models.posterior(model, *points, num_newton=num_newton)
         if not q.covariance.isfinite().all():  # in float64: the prior alone bounds some directions
             raise ConfigError(
-                f"psvi cannot invert the curvature of the initial posterior, under a prior of "
-                f"scale {model.prior:g} and with jitter = {method.jitter:g}; a smaller prior_scale "
-                f"or jitter would work",
+                f"psvi cannot invert the curvature of its initial posterior with prior_scale = "
+                f"{model.prior:g} and jitter = {method.jitter:g}; smaller values would work",
                 code="posterior-not-invertible",
                 prior_scale=model.prior,
                 jitter=method.jitter,
@@ -302,16 +284,14 @@ def _advance(
     slopes = slopes._replace(x=slopes.x @ state.root)  # D1
     decay = cosine(state.step, method.num_steps)
     rates = (method.point_lr, method.point_lr, method.weight_lr * num / len(flat.x))
-    moved = [
-        adam(slope.to(moment.first), moment, decay * rate, betas=BETAS)
-        for slope, moment, rate in zip(slopes, state.moments, rates, strict=True)
-    ]
-    (x, y, weight), moments = zip(*moved, strict=True)
+    slopes = tree_map(lambda slope, moment: slope.to(moment.first), slopes, state.moments)
+    changes, moments = adam(slopes, state.moments, [decay * rate for rate in rates], betas=BETAS)
+    x, y, weight = changes
     x = points.x - (x @ state.root.mT.to(x)).view_as(points.x)
     y = points.y - y if points.y.is_floating_point() else points.y
     new = Points(x, y, (points.weight - weight).clamp_min(0))
     info = PSVIInfo(spread, new.weight.sum(), (new.weight > 0).to(new.weight).sum())
-    return PSVIState(new, q.mean, Points(*moments), state.root, state.data, state.step + 1), info
+    return PSVIState(new, q.mean, moments, state.root, state.data, state.step + 1), info
 
 
 def _flat(points: Points) -> Points:
@@ -323,27 +303,14 @@ def _flat(points: Points) -> Points:
 def _softmax(problem: Problem) -> Softmax:
     """Logistic regression on the network inputs with the problem's prior."""
     name, num = problem.model.describe().get("name"), problem.model.num_parameters
-    if name != "linear":
+    if name != "linear" or num > MAX_PARAMETERS:
         raise ConfigError(
-            f"psvi needs the posterior of a small model in closed form, but the network is {name} "
-            f"with {num:,} parameters; --model linear, logistic regression, would work",
-            code="model-not-linear",
+            f"psvi needs --model linear, logistic regression, with at most {MAX_PARAMETERS:,} "
+            f"parameters, whose covariance it factors; the network is {name} with {num:,}",
+            code="model-not-supported",
             model=name,
             num_parameters=num,
         )
-    if num > MAX_PARAMETERS:
-        raise ConfigError(
-            f"psvi factors the covariance of all parameters, at most {MAX_PARAMETERS:,}, but "
-            f"logistic regression on {problem.data.name!r} has {num:,}; fewer features or classes "
-            f"would work",
-            code="model-too-large",
-            num_parameters=num,
-            limit=MAX_PARAMETERS,
-        )
     if problem.augment is not None:
-        raise ConfigError(
-            "psvi matches the posterior of the data as they are, so it takes no augmentation; "
-            "leave --augment out",
-            code="no-augmentation",
-        )
+        raise ConfigError("psvi takes no augmentation; leave --augment out", code="no-augmentation")
     return Softmax(num_classes=problem.num_classes, prior=problem.prior.scale)

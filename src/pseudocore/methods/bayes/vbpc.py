@@ -55,7 +55,6 @@ from pseudocore.objectives import kernel_regression, multiformation, pool
 from pseudocore.objectives import last_layer_gaussian as gaussian
 from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
-from pseudocore.objectives.network_kernels import own_features
 from pseudocore.objectives.pool import Pool, PoolSettings
 from pseudocore.training.optimisers import cosine, start, tree_map
 
@@ -80,13 +79,9 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
     """What VBPC and FRePo share: all but the loss."""
 
     image_lr: Positive = 0.01
-    """Adam's step size on images (in normalised units) and on the logit scale; falls to 0 along a
-    cosine.
-    """
+    """Adam's step size on (normalised) images and the logit scale; falls to 0 along a cosine."""
     augment_on: Literal["data", "both"] = "data"
-    """Whether the problem's augmentation, if any, acts on the real batch alone or on the coreset
-    too.
-    """
+    """Whether augmentation, if any, acts on the real batch alone or on the coreset too."""
     mirror: bool = False
     """Whether each image is used beside its mirror image, as two points of one label."""
     averaging: Annotated[float, Range(low=0, high=0.9999)] = 0.0
@@ -100,9 +95,7 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
     def loss(
         self, problem: Problem, learned: VBPCLearned, features: Tensor, real: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The loss under features of the coreset and of real examples, and the log-probabilities of
-        the latter (n, classes).
-        """
+        """The loss, and log-probabilities (n, classes) of the real examples."""
         raise NotImplementedError
 
     def init(self, problem: Problem, rng: Rng) -> VBPCState:
@@ -133,7 +126,9 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         def objective(learned: VBPCLearned) -> tuple[Tensor, Tensor]:
             points = self._decode(learned)
             images = augment(points.x, rng("augment")) if self.augment_on == "both" else points.x
-            return self.loss(problem, points, own_features(problem, theta, images), real, y)
+            with problem.fast():
+                features = model.features(theta, images).to(images.dtype)
+            return self.loss(problem, points, features, real, y)
 
         decay = cosine(state.step, self.num_steps)
         rates = [decay * self.image_lr, decay * self.label_lr, *[decay * self.image_lr] * 2]

@@ -65,9 +65,7 @@ class DDInfo(NamedTuple):
     gradient_norm: Tensor
     """Norm of its gradient in the images."""
     mean_abs: Tensor
-    """Mean absolute network input, about .8 for real images; it grows without bound when `image_lr`
-    is too large.
-    """
+    """Mean absolute network input, about .8 for real images; explodes if `image_lr` is large."""
     inner_lr: Tensor
     """Step size of the students' training, after the step."""
 

@@ -65,13 +65,9 @@ class KIP(ImageSettings, RegressionSettings):
     """Kernel inducing points."""
 
     image_lr: Positive = 0.01
-    """Adam's step size on images (in normalised units) and on the logit scale; falls to 0 along a
-    cosine.
-    """
+    """Adam's step size on (normalised) images and the logit scale; falls to 0 along a cosine."""
     kernel: Literal["features", "ntk", "nngp"] = "features"
-    """Features of random networks of the problem's own architecture, or one of the closed forms of
-    a wide fully-connected network.
-    """
+    """Features of random networks of the model, or closed forms of wide fully-connected ones."""
     kernel_depth: Count = 3
     """Hidden layers of the fully-connected network."""
     bias_variance: Positive = 0.01

@@ -51,7 +51,7 @@ from pseudocore.objectives import bilevel, kernel_regression, pool
 from pseudocore.objectives.bilevel import UnrolledSettings
 from pseudocore.objectives.initial import balanced_indices
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings, centred
-from pseudocore.objectives.network_kernels import inner_products, own_features, real_features
+from pseudocore.objectives.network_kernels import feature_kernel
 from pseudocore.objectives.pool import Pool, PoolSettings
 from pseudocore.training.optimisers import Moments, adam, cosine, start
 
@@ -138,9 +138,7 @@ class LDRidgeState(NamedTuple):
 @methods.register("ld-rr", kind="condense", paper="Bohdal et al. 2020, arXiv 2006.08572")
 @dataclass(frozen=True, kw_only=True)
 class LabelDistillationRidge(RegressionSettings, PoolSettings):
-    """Label distillation by ridge regression: real-valued targets of real images, learned in closed
-    form.
-    """
+    """Label distillation by ridge regression: real-valued targets of real images."""
 
     label_lr: Positive = 0.01
     """Adam's step size on targets and on the logit scale; falls to 0 along a cosine."""
@@ -161,8 +159,7 @@ class LabelDistillationRidge(RegressionSettings, PoolSettings):
         index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
         real, y = problem.batch(index)
         real = real if problem.augment is None else problem.augment(real, rng("augment"))
-        others = real_features(problem, theta, x, real)
-        kernels = inner_products(own_features(problem, theta, x), others)
+        kernels = feature_kernel(problem, [theta], x, real)(x)
 
         def objective(learned: LDRidgeLearned) -> tuple[Tensor, Tensor]:
             mean = kernel_regression.regress(*kernels, learned.y, ridge=self.ridge)

@@ -47,9 +47,7 @@ class LCMatS(FeatureNetwork, FacilitySelection):
     """Points that match slope and curvature of their class's loss around a trained network."""
 
     rho: NonNegative = 0.1
-    """Radius of the neighbourhood in which losses agree: the weight of curvature against slope;
-    the paper tried .01, .05, .1, .5.
-    """
+    """Radius of the neighbourhood, the weight of curvature against slope; the paper: .01 to .5."""
     num_dimensions: Count = 100
     """Dimensions of the Hessian diagonal that are compared, those of largest variance."""
 

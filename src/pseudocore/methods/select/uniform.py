@@ -23,9 +23,7 @@ class Uniform(Budget):
     """Class-balanced random subset."""
 
     weighting: Literal["ones", "mass"] = "ones"
-    """Weight of a point: 1, or its share of its class; weights then sum to the size of the training
-    set, and the posterior is as narrow as the full one.
-    """
+    """Weight of a point: 1, or its share of its class, so that weights sum to the data's size."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         def rule(group: Group) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,6 @@ def as_bytes(x: np.ndarray) -> np.ndarray:
 
 
 # --- every kind
-# -------------------------------------------------------------------------------------------------------
 
 
 def test_there_are_the_fifteen() -> None:
@@ -116,7 +115,6 @@ def test_damage_grows_with_severity(kind: str) -> None:
 
 
 # --- noise
-# ------------------------------------------------------------------------------------------------------------
 
 GREY = torch.full((20, 3, 32, 32), 0.5)
 
@@ -154,7 +152,6 @@ def test_impulse_noise_strikes_its_share(severity: int) -> None:
 
 
 # --- blur
-# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -254,7 +251,6 @@ def test_zoom_blur_is_the_mean_of_scipys_zooms(severity: int) -> None:
 
 
 # --- weather
-# ----------------------------------------------------------------------------------------------------------
 
 
 def test_plasma_by_loops() -> None:
@@ -324,7 +320,6 @@ def test_snow_only_ever_brightens_and_its_flakes_mirror(severity: int) -> None:
 
 
 # --- digital
-# ----------------------------------------------------------------------------------------------------------
 
 
 @every_severity
@@ -403,14 +398,11 @@ def test_jpeg_and_pixelate_are_pillows(severity: int, channels: int) -> None:
 
 
 # --- refusals
-# ---------------------------------------------------------------------------------------------------------
 
 
 def test_unknown_words_are_refused_with_a_suggestion() -> None:
     x = pictures(1)
-    with pytest.raises(
-        ConfigError, match="unknown corruption 'gausian_noise'; did you mean 'gaussian_noise'"
-    ):
+    with pytest.raises(ConfigError, match="did you mean 'gaussian_noise'"):
         corrupt(x, "gausian_noise", 1, Rng(0))
     for severity in (0, 6, 2.0, True):
         with pytest.raises(ConfigError, match="whole number from 1 to 5, not"):
@@ -433,7 +425,6 @@ def test_nothing_in_nothing_out() -> None:
 
 
 # --- official files
-# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

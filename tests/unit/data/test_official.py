@@ -76,11 +76,17 @@ def test_idx_files_are_read(tmp_path: Path, dotted: bool, zipped: bool) -> None:
 def damage_idx(folder: Path, kind: str) -> None:
     path = folder / "t10k-images-idx3-ubyte"
     content = path.read_bytes()
-    if kind == "missing":
-        path.unlink()
-    else:
-        path.write_bytes({"truncated": content[:-1], "long": content + b"0", "empty": b"", "header": content[:9],
-                          "magic": b"\1" + content[1:], "labels": idx_bytes(labels(9, 3))}[kind])  # fmt: skip
+    path.unlink()
+    damaged = {
+        "truncated": content[:-1],
+        "long": content + b"0",
+        "empty": b"",
+        "header": content[:9],
+        "magic": b"\1" + content[1:],
+        "labels": idx_bytes(labels(9, 3)),
+    }
+    if kind in damaged:
+        path.write_bytes(damaged[kind])
 
 
 @pytest.mark.parametrize(

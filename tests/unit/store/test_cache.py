@@ -1,0 +1,132 @@
+"""The cache: entries are found by their description alone, and nothing in it can stop a run; and
+the lock that it, runs and experts share.
+"""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from pseudocore.store.cache import CacheFolder
+from pseudocore.store.folders import Lock, TakenError
+
+WHAT = {"kind": "network", "seed": 3, "recipe": {"epochs": 2, "lr": None}, "stream": [0, "a"]}
+OTHER = {**WHAT, "seed": 4}
+TENSORS = {"theta": torch.arange(5.0), "forgotten": torch.tensor([1, 0])}
+
+
+def test_entries_come_back(tmp_path: Path) -> None:
+    CacheFolder(tmp_path / "a" / "b").save(WHAT, TENSORS)
+    found = CacheFolder(tmp_path / "a" / "b").load(dict(reversed(WHAT.items())))
+    assert found is not None
+    assert found.keys() == TENSORS.keys()
+    assert all(torch.equal(found[name], TENSORS[name]) for name in found)
+    assert all(found[name].dtype == TENSORS[name].dtype for name in found)
+
+
+def test_an_entry_is_found_under_its_own_description_only(tmp_path: Path) -> None:
+    cache = CacheFolder(tmp_path)
+    assert cache.load(WHAT) is None
+    cache.save(WHAT, TENSORS)
+    assert cache.load(OTHER) is None
+    (file,) = tmp_path.iterdir()
+    cache.save(OTHER, TENSORS)
+    (other,) = set(tmp_path.iterdir()) - {file}
+    other.write_bytes(file.read_bytes())  # under another's name
+    assert cache.load(OTHER) is None
+
+
+def test_a_later_entry_replaces_an_earlier_one(tmp_path: Path) -> None:
+    cache = CacheFolder(tmp_path)
+    cache.save(WHAT, TENSORS)
+    cache.save(WHAT, {"theta": torch.ones(2)})
+    assert list(cache.load(WHAT) or ()) == ["theta"]
+
+
+def test_other_versions_make_other_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    CacheFolder(tmp_path).save(WHAT, TENSORS)
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.__version__", "99.0")
+        assert CacheFolder(tmp_path).load(WHAT) is None
+    assert CacheFolder(tmp_path).load(WHAT) is not None
+    monkeypatch.setattr("pseudocore.store.cache._code", lambda: "that of another version")
+    assert CacheFolder(tmp_path).load(WHAT) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None])
+def test_a_damaged_file_counts_as_absent_and_is_replaced(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    cache = CacheFolder(tmp_path)
+    cache.save(WHAT, TENSORS)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-3] if damage is None else damage)
+    assert cache.load(WHAT) is None
+    cache.save(WHAT, TENSORS)
+    assert cache.load(WHAT) is not None
+
+
+def test_a_folder_that_cannot_be_written_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = CacheFolder(tmp_path / "file" / "cache")
+    cache.save(WHAT, TENSORS)
+    assert cache.load(WHAT) is None
+    with cache.lock(WHAT), cache.lock(WHAT):  # nobody waits for a lock that cannot be had
+        pass
+
+
+def test_one_process_makes_an_entry_and_the_others_find_it(tmp_path: Path) -> None:
+    made = []
+
+    def need() -> None:
+        cache = CacheFolder(tmp_path)  # as another process would have its own
+        with cache.lock(WHAT):
+            if cache.load(WHAT) is None:
+                time.sleep(0.05)  # the others come in the meantime
+                made.append(1)
+                cache.save(WHAT, TENSORS)
+
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(lambda _: need(), range(4)))
+    assert len(made) == 1
+    with CacheFolder(tmp_path).lock(WHAT), CacheFolder(tmp_path).lock(OTHER):
+        pass  # entries do not wait for each other
+
+
+def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("PSEUDOCORE_CACHE", "/a/b")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/c")
+    assert CacheFolder().path == Path("/a/b")
+    monkeypatch.delenv("PSEUDOCORE_CACHE")
+    assert CacheFolder().path == Path("/c/pseudocore")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert CacheFolder().path == Path("/home/someone/.cache/pseudocore")
+
+
+def test_a_second_lock_is_refused(tmp_path: Path) -> None:
+    first = Lock(tmp_path)
+    with pytest.raises(TakenError, match="is being written by another process"):
+        Lock(tmp_path)
+    first.release()
+    Lock(tmp_path, on_wait=lambda: pytest.fail("there was nobody to wait for")).release()
+
+
+def test_a_second_lock_can_wait_and_says_so_first(tmp_path: Path) -> None:
+    first, waits, has_it = Lock(tmp_path), threading.Event(), threading.Event()
+
+    def second() -> None:
+        lock = Lock(tmp_path, on_wait=waits.set)
+        has_it.set()
+        lock.release()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    assert waits.wait(10)
+    assert not has_it.wait(0.1)
+    first.release()
+    thread.join(10)
+    assert has_it.is_set()
