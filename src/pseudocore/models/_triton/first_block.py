@@ -173,6 +173,16 @@ def _product(a, b, rounding: tl.constexpr):
 
 
 @triton.jit
+def _affine(weight, bias, mean, rate, first, channel):
+    """Gain and shift that normalise some channels of an image, whose moments begin at `first`; the
+    moments too.
+    """
+    centre, height = tl.load(mean + first + channel), tl.load(rate + first + channel)
+    gain = tl.load(weight + channel) * height
+    return gain, tl.load(bias + channel) - gain * centre, centre, height
+
+
+@triton.jit
 def _unfold(
     x,
     rows,
@@ -287,8 +297,7 @@ def _forward(
     window = tl.program_id(2) * tile + tl.arange(0, tile)[:, None]
     tap = tl.arange(0, num_taps)
     filter = tl.load(filters + tap[:, None] * channels + channel)
-    gain = tl.load(weight + channel) * tl.load(rate + image * channels + channel)
-    shift = tl.load(bias + channel) - gain * tl.load(mean + image * channels + channel)
+    gain, shift, _, _ = _affine(weight, bias, mean, rate, image * channels, channel)
     total = tl.zeros((tile, block), tl.float32)
     for corner in tl.static_range(4):
         row = rows + ((image * 4 + corner) * num_windows + window) * num_taps + tap[None, :]
@@ -315,12 +324,7 @@ def _backward(
     window = tl.program_id(2) * tile + tl.arange(0, tile)[:, None]
     tap = tl.arange(0, num_taps)
     filter = tl.load(filters + tap[:, None] * channels + channel)
-    height, centre = (
-        tl.load(rate + image * channels + channel),
-        tl.load(mean + image * channels + channel),
-    )
-    gain = tl.load(weight + channel) * height
-    shift = tl.load(bias + channel) - gain * centre
+    gain, shift, centre, height = _affine(weight, bias, mean, rate, image * channels, channel)
     inside = window < num_windows
     from_above = (
         tl.load(
@@ -367,8 +371,7 @@ def _in_rows(
     for start in range(0, channels, block):
         channel = start + tl.arange(0, block)[None, :]
         filter = tl.load(filters + tap[:, None] * channels + channel)
-        gain = tl.load(weight + channel) * tl.load(rate + image * channels + channel)
-        level = tl.load(bias + channel) - gain * tl.load(mean + image * channels + channel)
+        gain, level, _, _ = _affine(weight, bias, mean, rate, image * channels, channel)
         from_above = (
             tl.load(
                 slope + (image * num_windows + window) * channels + channel, mask=inside, other=0.0

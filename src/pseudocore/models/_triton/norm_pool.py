@@ -140,21 +140,9 @@ def _shape(side: int, channels: int) -> tuple[int, int]:
 
 @triton.jit
 def _forward(x, weight, bias, pooled, eps, channels, side: tl.constexpr, block: tl.constexpr):
-    half: tl.constexpr = side // 2
     area: tl.constexpr = side * side
-    image = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * block + tl.arange(0, block)[None, :]
-    window = tl.arange(0, half * half)[:, None]
-    corner = (
-        x
-        + image * area * channels
-        + (2 * (window // half) * side + 2 * (window % half)) * channels
-        + channel
-    )
-    a = tl.load(corner).to(tl.float32)
-    b = tl.load(corner + channels).to(tl.float32)
-    c = tl.load(corner + side * channels).to(tl.float32)
-    d = tl.load(corner + (side + 1) * channels).to(tl.float32)
+    _image, channel, corner, place = _places(channels, side, block)
+    a, b, c, d = _corners(x + corner, channels, side)
     mean = tl.sum(a + b + c + d, 0)[None, :] / area
     a, b, c, d = a - mean, b - mean, c - mean, d - mean
     variance = tl.sum(a * a + b * b + c * c + d * d, 0)[None, :] / area
@@ -163,7 +151,7 @@ def _forward(x, weight, bias, pooled, eps, channels, side: tl.constexpr, block: 
     total = tl.maximum(a * gain + shift, 0.0) + tl.maximum(b * gain + shift, 0.0)
     total += tl.maximum(c * gain + shift, 0.0) + tl.maximum(d * gain + shift, 0.0)
     tl.store(
-        pooled + (image * half * half + window) * channels + channel,
+        pooled + place,
         (total / 4).to(pooled.dtype.element_ty),
     )
 
@@ -182,27 +170,11 @@ def _backward(
     block: tl.constexpr,
     with_weights: tl.constexpr,
 ):
-    half: tl.constexpr = side // 2
     area: tl.constexpr = side * side
-    image = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * block + tl.arange(0, block)[None, :]
-    window = tl.arange(0, half * half)[:, None]
-    corner = (
-        image * area * channels
-        + (2 * (window // half) * side + 2 * (window % half)) * channels
-        + channel
-    )
-    a = tl.load(x + corner).to(tl.float32)
-    b = tl.load(x + corner + channels).to(tl.float32)
-    c = tl.load(x + corner + side * channels).to(tl.float32)
-    d = tl.load(x + corner + (side + 1) * channels).to(tl.float32)
-    from_above = (
-        tl.load(slope + (image * half * half + window) * channels + channel).to(tl.float32) / 4
-    )
-    mean = tl.sum(a + b + c + d, 0)[None, :] / area
-    a, b, c, d = a - mean, b - mean, c - mean, d - mean
-    rate = tl.rsqrt(tl.sum(a * a + b * b + c * c + d * d, 0)[None, :] / area + eps)
-    a, b, c, d = a * rate, b * rate, c * rate, d * rate
+    image, channel, corner, place = _places(channels, side, block)
+    a, b, c, d = _corners(x + corner, channels, side)
+    from_above = tl.load(slope + place).to(tl.float32) / 4
+    a, b, c, d, rate = _normalised(a, b, c, d, eps, area)
     gain, shift = tl.load(weight + channel), tl.load(bias + channel)
     at_a = tl.where(a * gain + shift > 0, from_above, 0.0)
     at_b = tl.where(b * gain + shift > 0, from_above, 0.0)
@@ -214,11 +186,15 @@ def _backward(
         tl.store(sums + image * 2 * channels + channel, in_gain)
         tl.store(sums + (image * 2 + 1) * channels + channel, in_shift)
     scale, tilt, level = gain * rate, in_gain / area, in_shift / area
-    target = in_x.dtype.element_ty
-    tl.store(in_x + corner, (scale * (at_a - level - a * tilt)).to(target))
-    tl.store(in_x + corner + channels, (scale * (at_b - level - b * tilt)).to(target))
-    tl.store(in_x + corner + side * channels, (scale * (at_c - level - c * tilt)).to(target))
-    tl.store(in_x + corner + (side + 1) * channels, (scale * (at_d - level - d * tilt)).to(target))
+    _put(
+        in_x + corner,
+        scale * (at_a - level - a * tilt),
+        scale * (at_b - level - b * tilt),
+        scale * (at_c - level - c * tilt),
+        scale * (at_d - level - d * tilt),
+        channels,
+        side,
+    )
 
 
 @triton.jit
@@ -235,16 +211,8 @@ def _tangent(
     side: tl.constexpr,
     block: tl.constexpr,
 ):
-    half: tl.constexpr = side // 2
     area: tl.constexpr = side * side
-    image = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * block + tl.arange(0, block)[None, :]
-    window = tl.arange(0, half * half)[:, None]
-    corner = (
-        image * area * channels
-        + (2 * (window // half) * side + 2 * (window % half)) * channels
-        + channel
-    )
+    _image, channel, corner, place = _places(channels, side, block)
     a, b, c, d = _corners(x + corner, channels, side)
     a, b, c, d, rate = _normalised(a, b, c, d, eps, area)
     va, vb, vc, vd = _corners(along_x + corner, channels, side)
@@ -256,7 +224,7 @@ def _tangent(
     total += tl.where(c * gain + shift > 0, along_gain * c + gain * vc + along_shift, 0.0)
     total += tl.where(d * gain + shift > 0, along_gain * d + gain * vd + along_shift, 0.0)
     tl.store(
-        moved + (image * half * half + window) * channels + channel,
+        moved + place,
         (total / 4).to(moved.dtype.element_ty),
     )
 
@@ -265,24 +233,14 @@ def _tangent(
 def _tangent_backward(
     x, along_x, weight, bias, along_weight, slope, in_x, in_along, sums, eps, channels, side: tl.constexpr, block: tl.constexpr
 ):  # fmt: skip
-    half: tl.constexpr = side // 2
     area: tl.constexpr = side * side
-    image = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * block + tl.arange(0, block)[None, :]
-    window = tl.arange(0, half * half)[:, None]
-    corner = (
-        image * area * channels
-        + (2 * (window // half) * side + 2 * (window % half)) * channels
-        + channel
-    )
+    image, channel, corner, place = _places(channels, side, block)
     a, b, c, d = _corners(x + corner, channels, side)
     a, b, c, d, rate = _normalised(a, b, c, d, eps, area)
     va, vb, vc, vd = _corners(along_x + corner, channels, side)
     va, vb, vc, vd, of_along = _pushed(va, vb, vc, vd, a, b, c, d, rate, area)
     gain, shift = tl.load(weight + channel), tl.load(bias + channel)
-    from_above = (
-        tl.load(slope + (image * half * half + window) * channels + channel).to(tl.float32) / 4
-    )
+    from_above = tl.load(slope + place).to(tl.float32) / 4
     ta = tl.where(a * gain + shift > 0, from_above, 0.0)
     tb = tl.where(b * gain + shift > 0, from_above, 0.0)
     tc = tl.where(c * gain + shift > 0, from_above, 0.0)
@@ -295,6 +253,20 @@ def _tangent_backward(
     _put(in_x + corner, direct * ta - bend * va - turn * a, direct * tb - bend * vb - turn * b,
          direct * tc - bend * vc - turn * c, direct * td - bend * vd - turn * d, channels, side)  # fmt: skip
     _put(in_along + corner, gain * ta, gain * tb, gain * tc, gain * td, channels, side)
+
+
+@triton.jit
+def _places(channels, side: tl.constexpr, block: tl.constexpr):
+    """The image and channels (1, block) of this program, and where the first corner of every window
+    and its pooled value lie, (windows, block).
+    """
+    half: tl.constexpr = side // 2
+    image = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * block + tl.arange(0, block)[None, :]
+    window = tl.arange(0, half * half)[:, None]
+    pixel = 2 * (window // half) * side + 2 * (window % half)
+    corner = image * side * side * channels + pixel * channels + channel
+    return image, channel, corner, (image * half * half + window) * channels + channel
 
 
 @triton.jit
