@@ -132,10 +132,13 @@ _IDX_FILES = ", ".join(official.IDX_FILES) + " (or .gz)"
 _KNOWN = {
     "mnist": (("mnist", "MNIST/raw"), _IDX_FILES),
     "fashion-mnist": (("fashion-mnist", "FashionMNIST/raw"), _IDX_FILES),
-    "cifar10": (("cifar-10-batches-bin", "cifar-10-batches-py"), "files of cifar-10-binary.tar.gz"),
-    "cifar100": (("cifar-100-binary", "cifar-100-python"), "files of cifar-100-binary.tar.gz"),
+    "cifar10": (
+        ("cifar-10-batches-bin", "cifar-10-batches-py"),
+        "the files of cifar-10-binary.tar.gz",
+    ),
+    "cifar100": (("cifar-100-binary", "cifar-100-python"), "the files of cifar-100-binary.tar.gz"),
     "svhn": (("svhn", "SVHN"), "train_32x32.mat and test_32x32.mat"),
-    "tiny-imagenet": (("tiny-imagenet-200",), "files of tiny-imagenet-200.zip"),
+    "tiny-imagenet": (("tiny-imagenet-200",), "the files of tiny-imagenet-200.zip"),
 }
 """Where a set is unpacked, under a root or a folder of its name, and what to put there."""
 _BUILTIN: dict[str, Callable[[], Dataset]] = {
