@@ -156,6 +156,43 @@ def test_contrastive_divergence_is_the_gradient_of_equation_11(
     torch.testing.assert_close(after.velocity, differentiate(objective, state.x), rtol=0, atol=1e-9)
 
 
+def test_the_langevin_steps_sample_the_posterior_of_n_points() -> None:
+    """A mean loss of ½(θ − u)², whose posterior from N points is N(u, 1/N), in 4,000 chains: by
+    default; the paper's noise is that of one point, none that of a mode.
+    """
+    num, target = 50, torch.tensor([1.5], dtype=torch.float64)
+    start = torch.zeros(4000, dtype=torch.float64)
+    walk: dict[str, Any] = {"langevin_step": 0.2, "num_inner_steps": 150}
+    discrete = 1 / (1 - walk["langevin_step"] / 4)  # the variance of a step this long, in units
+
+    def ends(**options: Any) -> Tensor:
+        method = BPCContrastiveDivergence(**walk, **options)
+        return method.walk(
+            lambda theta, x: 0.5 * (theta - x).square().sum(),
+            lambda x, _: x,
+            start,
+            target,
+            Rng(0),
+            num,
+        )
+
+    error = 4 * math.sqrt(2 / len(start))
+    for options, variance in (({}, 1 / num), ({"noise_scale": 1.0}, 1.0)):
+        found = ends(**options)
+        assert float(found.var()) == pytest.approx(discrete * variance, rel=error)
+        assert float(found.mean()) == pytest.approx(1.5, abs=4 * math.sqrt(variance / len(start)))
+    torch.testing.assert_close(ends(noise_scale=0.0), target.expand(4000))
+
+
+def test_by_default_the_noise_is_that_of_the_problems_points(problem: Problem) -> None:
+    """And nothing else differs: the drift and the two energies are as published."""
+    by_default = BPCContrastiveDivergence(**SMALL)
+    named = replace(by_default, noise_scale=1 / math.sqrt(problem.num_train))
+    state = by_default.init(problem, Rng(0))
+    one, other = (each.step(problem, state, STEP)[0].velocity for each in (by_default, named))
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("covariance", ["common", "diagonal"])
 @pytest.mark.parametrize("recompute", [True, False])
 def test_wasserstein_is_the_gradient_through_the_inner_loop(

@@ -163,7 +163,7 @@ def _forward_kl(method: Any, now: Now) -> Tensor:
 
 def _contrastive_divergence(method: Any, now: Now) -> Tensor:
     start, expert = now.expert(method, method.horizon)
-    noise = method.noise_scale * method.langevin_step**0.5
+    noise = method.noise(now.problem.num_train)
     student = now.train(start, method.num_inner_steps, method.langevin_step / 2, noise)
     return now.contrast([(expert, student)], 1)
 
