@@ -14,9 +14,10 @@ from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Budgeted, NeedsExperts, Selector
+from pseudocore.core.types import Budgeted, NeedsExperts, NeedsReference, Selector
 from pseudocore.expert_training import with_experts
 from pseudocore.presets import read as read_preset
+from pseudocore.references import with_reference
 from pseudocore.runtime import profiling
 from pseudocore.runtime.loop import Outcome, run
 from pseudocore.store.expert_folder import ExpertFolder
@@ -83,7 +84,8 @@ def run_reduction(
 ) -> Outcome:
     """Carry out a reduction, and keep metrics, checkpoints, coreset and manifest in a run folder.
 
-    A method that needs experts and has none trains them first and logs that as step 0.
+    A method that needs experts and has none trains them first and logs that as step 0; one that
+    needs draws of the full-data posterior is given some (`references.py`).
     """
     config.check(reduction.method)
     reduction = resolved(reduction, problem)
@@ -106,6 +108,8 @@ def run_reduction(
                 run=folder,
                 on_epoch=lambda done, numbers: on_log(0, numbers),
             )
+        if isinstance(method, NeedsReference):
+            problem = with_reference(problem)
         if isinstance(method, Selector):
             coreset = method.select(problem, Rng(reduction.seed))
             outcome = Outcome(coreset, "finished", "", 0, time.monotonic() - began)
@@ -127,6 +131,8 @@ def run_reduction(
         preprocess=problem.preprocess.describe(),
         versions=versions(),
     )
+    if isinstance(method, NeedsReference) and problem.reference is not None:
+        coreset = coreset.with_provenance(learned_from=problem.reference.label)
     outcome = outcome._replace(coreset=coreset)
     if folder is not None:
         _end(folder, outcome, costs)

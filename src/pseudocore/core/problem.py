@@ -26,6 +26,7 @@ from pseudocore.core.types import (
     Experts,
     Model,
     Preprocess,
+    Reference,
     Statistics,
 )
 
@@ -70,6 +71,7 @@ class Problem:
     dtype: torch.dtype = torch.float32
     precision: Precision = "float32"
     experts: Experts | None = None
+    reference: Reference | None = None
     cache: Cache | None = None
 
     @property

@@ -111,6 +111,24 @@ class Experts(Protocol):
         """
 
 
+class Reference(Protocol):
+    """Draws from the posterior of all training data under the problem's model and prior."""
+
+    @property
+    def thetas(self) -> Tensor:
+        """Draws (draws, parameters), in the order they were made, on the problem's device and in
+        its type.
+        """
+
+    @property
+    def label(self) -> str:
+        """What made them, for a person: `hmc on all 1437 training points, …`."""
+
+    @property
+    def diagnostics(self) -> Mapping[str, float]:
+        """How far they can be trusted, by name (`rhat`, `ess_bulk`, …); the worst over fits."""
+
+
 class Cache(Protocol):
     """Results that are slow to compute, kept between runs under a full description."""
 
@@ -206,6 +224,15 @@ class NeedsExperts(Protocol):
 
     @property
     def expert_loss(self) -> str: ...
+
+
+@runtime_checkable
+class NeedsReference(Protocol):
+    """A method that learns from draws of the full-data posterior, `Problem.reference`; declared as
+    a class attribute.
+    """
+
+    needs_reference: ClassVar[bool]
 
 
 @runtime_checkable

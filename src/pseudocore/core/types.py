@@ -26,9 +26,11 @@ from pseudocore.core.protocols import Method as Method
 from pseudocore.core.protocols import Model as Model
 from pseudocore.core.protocols import ModelSpec as ModelSpec
 from pseudocore.core.protocols import NeedsExperts as NeedsExperts
+from pseudocore.core.protocols import NeedsReference as NeedsReference
 from pseudocore.core.protocols import Predict as Predict
 from pseudocore.core.protocols import PredictsByDraw as PredictsByDraw
 from pseudocore.core.protocols import Preprocess as Preprocess
+from pseudocore.core.protocols import Reference as Reference
 from pseudocore.core.protocols import Sampler as Sampler
 from pseudocore.core.protocols import Selector as Selector
 from pseudocore.core.protocols import SelectsSettings as SelectsSettings
