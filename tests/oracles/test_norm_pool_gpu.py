@@ -2,6 +2,7 @@
 layers, both ways; and where they must
 not be used."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -60,11 +61,13 @@ def test_a_first_block_is_torchs_layers_and_their_gradients(
     padding: int,
     channels: int,
     precision: str,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     from pseudocore.models._triton.first_block import first_block
 
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
+    matmul = torch.backends.cuda.matmul  # whose attributes cannot be deleted, as monkeypatch would
+    request.addfinalizer(partial(setattr, matmul, "allow_tf32", matmul.allow_tf32))
+    matmul.allow_tf32 = precision == "tf32"
     rng, at = Rng(0), {"device": "cuda"}
     inputs = [
         rng("x").normal(5, *shape, **at) + 0.7,
