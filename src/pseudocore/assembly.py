@@ -22,6 +22,7 @@ from pseudocore.core.types import (
 from pseudocore.data import DSA, load
 from pseudocore.data import preprocessing as whiten
 from pseudocore.models import custom
+from pseudocore.runtime.allocator import keep_freed_memory
 from pseudocore.runtime.profiling import stage
 from pseudocore.runtime.warmup import warming_up
 from pseudocore.store.cache import CacheFolder
@@ -156,6 +157,8 @@ def build(
     config.check(setup)
     where = _device(device)
     on_gpu = where.type == "cuda"
+    if not on_gpu:
+        keep_freed_memory()
     with warming_up(where, reduced=setup.precision == "bf16") if on_gpu else nullcontext():
         if data is None:
             with stage("load"):
