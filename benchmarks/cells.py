@@ -20,7 +20,7 @@ from pseudocore.core.types import Coreset, Examples
 from pseudocore.evaluation.metrics import in_batches, measure
 from pseudocore.inference.choose import held_out
 from pseudocore.inference.diagnostics import diagnose
-from pseudocore.inference.predict import Predictive
+from pseudocore.inference.posterior import Posterior
 from pseudocore.reproduce import records
 from pseudocore.store.folders import hardware, versions
 
@@ -116,14 +116,14 @@ def scores(
 
 def diagnostics(predict: Any) -> dict[str, Any]:
     """Of chains: R-hat and ESS on predictions, acceptance; empty for other inferences."""
-    if not isinstance(predict, Predictive) or isinstance(predict.draws, Tensor):
+    if not isinstance(predict, Posterior) or predict.chains is None:
         return {}
     found = diagnose(predict)
     mixing = {name: getattr(found.predictions, name) for name in ("rhat", "ess_bulk", "ess_tail")}
     names = ("accept", "divergent", "num_draws", "num_chains")
     chains = {name: getattr(found, name) for name in names}
     if found.accept is not None:
-        chains["step_size"] = float(predict.draws.trace("step_size").mean())  # type: ignore[attr-defined]
+        chains["step_size"] = float(predict.chains.trace("step_size").mean())
     return {**mixing, **chains}
 
 

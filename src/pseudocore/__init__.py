@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from pseudocore.core.types import Coreset, Dataset, Examples
     from pseudocore.data.arrays import dataset
     from pseudocore.evaluation.evaluate import Evaluation
+    from pseudocore.inference.posterior import Posterior, Prediction
 
 __version__ = "0.1.0"
 __all__ = [
-    "Coreset", "Dataset", "Evaluation", "Examples", "Problem", "PseudocoreError", "ReduceResult",
-    "Rng", "__version__", "dataset", "evaluate", "infer", "inference", "load", "methods", "models",
-    "reduce", "testing", "train_experts",
+    "Coreset", "Dataset", "Evaluation", "Examples", "Posterior", "Prediction", "Problem",
+    "PseudocoreError", "ReduceResult", "Rng", "__version__", "dataset", "evaluate", "infer",
+    "inference", "load", "methods", "models", "reduce", "testing", "train_experts",
 ]  # fmt: skip
 
 _PLACES = {
@@ -33,6 +34,7 @@ _PLACES = {
     "pseudocore.core.types": ("Coreset", "Dataset", "Examples"),
     "pseudocore.data.arrays": ("dataset",),
     "pseudocore.evaluation.evaluate": ("Evaluation",),
+    "pseudocore.inference.posterior": ("Posterior", "Prediction"),
 }
 
 

@@ -23,11 +23,12 @@ from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences, methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Dataset, Inference, Iterative, Method, Predict
+from pseudocore.core.types import Coreset, Dataset, Inference, Iterative, Method
 from pseudocore.data import load as load_data
 from pseudocore.evaluation.evaluate import Evaluation, Extras, assess
 from pseudocore.evaluation.metrics import Metrics
 from pseudocore.expert_training import train_experts
+from pseudocore.inference.posterior import FunctionPosterior, Posterior
 from pseudocore.objectives.multiformation import decoded
 from pseudocore.progress import progress as progress_bar
 from pseudocore.reduction import OnLog, configuration
@@ -163,7 +164,7 @@ def infer(
     seed: int = 0,
     device: str = "auto",
     **options: Any,
-) -> Predict:
+) -> Posterior:
     """Fit an inference on a coreset.
 
     Args:
@@ -178,7 +179,8 @@ def infer(
         **options: Fields of the inference, when it is given by name.
 
     Returns:
-        A function from raw inputs, uint8 images or floats in pixel units, to log-probabilities.
+        The posterior: a function from raw inputs, uint8 images or floats in pixel units, to
+        log-probabilities, with `predict`, `draws`, `diagnostics` and `warnings`.
     """
     fitted = _inference(inference, options)
     if problem is None:
@@ -187,7 +189,8 @@ def infer(
     points = _coreset(coreset)
     problem.check_fits(points)
     points = decoded(problem, points) if points.is_encoded else points
-    return fitted.fit(problem, points, Rng(seed)("infer"))
+    found = fitted.fit(problem, points, Rng(seed)("infer"))
+    return found if isinstance(found, Posterior) else FunctionPosterior(problem, found)
 
 
 def evaluate(

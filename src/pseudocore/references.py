@@ -23,9 +23,9 @@ from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Inference, Predict
-from pseudocore.inference.diagnostics import diagnose, of_all_seeds
-from pseudocore.inference.predict import Predictive
+from pseudocore.core.types import Coreset, Inference, Predict
+from pseudocore.inference.diagnostics import of_all_seeds
+from pseudocore.inference.posterior import DrawsPosterior, Posterior
 from pseudocore.runtime.profiling import stage
 from pseudocore.store.coreset_file import read_tensors, write_tensors
 from pseudocore.store.files import StrPath, decode_json, encode_json, file_error
@@ -114,8 +114,8 @@ class FullPosterior:
     def _predictor(self, number: int) -> Predict:
         thetas = self.fits[number].thetas
         if thetas is not None:
-            x = self.problem.inputs(self.problem.data.train.x)
-            return Predictive(self.problem, thetas.to(x), x)
+            thetas = thetas.to(self.problem.device, self.problem.dtype)
+            return DrawsPosterior(self.problem, thetas, _every(self.problem))
         made = _built(self.problem, self.inference, self.options)
         return _fitted(made, self.problem, _stream(self.seed, self.role, number))
 
@@ -250,8 +250,8 @@ def _make(problem: Problem, made: Inference, seed: int, role: Role, num_fits: in
         for raw in sets:
             known[digest(raw)] = predicted(predict, raw)
         fits.append(Fit(thetas, known))
-        if isinstance(predict, Predictive) and predict.chains is not None:
-            diagnoses.append(diagnose(predict))
+        if isinstance(predict, Posterior) and predict.diagnostics is not None:
+            diagnoses.append(predict.diagnostics)
     worst = {}
     if diagnoses:
         worst["rhat"] = max(one.predictions.rhat for one in diagnoses)
@@ -282,8 +282,11 @@ def _built(problem: Problem, inference: str | Inference, options: Mapping[str, A
 
 
 def _fitted(made: Inference, problem: Problem, rng: Rng) -> Predict:
-    every = problem.subset(torch.arange(problem.num_train))
-    return made.fit(problem, every, rng)
+    return made.fit(problem, _every(problem), rng)
+
+
+def _every(problem: Problem) -> Coreset:
+    return problem.subset(torch.arange(problem.num_train))
 
 
 def _stream(seed: int, role: Role, number: int) -> Rng:
@@ -292,15 +295,8 @@ def _stream(seed: int, role: Role, number: int) -> Rng:
 
 def _thetas(predict: Predict) -> Tensor | None:
     """Draws (draws, parameters) behind a prediction, chain by chain within a draw."""
-    if not isinstance(predict, Predictive):
-        return None
-    draws = predict.draws
-    return torch.cat(
-        [
-            draws[number].flatten(0, -2) if draws[number].ndim > 1 else draws[number][None]
-            for number in range(len(draws))
-        ]
-    ).cpu()
+    draws = predict.draws if isinstance(predict, Posterior) else None
+    return None if draws is None else draws.cpu()
 
 
 def _is_describable(problem: Problem) -> bool:

@@ -14,7 +14,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.evaluation.metrics import in_batches
 from pseudocore.evaluation.published_metrics import published_scores
-from pseudocore.inference.predict import Predictive
+from pseudocore.inference.posterior import DrawsPosterior
 from pseudocore.inference.sgd import SGD
 
 MakeProblem = Callable[..., Problem]
@@ -29,7 +29,7 @@ def coreset(problem: Problem) -> Coreset:
     return problem.subset(torch.arange(9))
 
 
-def only(predictive: Predictive) -> Tensor:
+def only(predictive: DrawsPosterior) -> Tensor:
     return predictive.draws[0]
 
 

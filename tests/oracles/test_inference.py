@@ -14,7 +14,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference.last_layer_vi import LastLayerVI
-from pseudocore.inference.predict import Predictive
+from pseudocore.inference.posterior import DrawsPosterior
 from pseudocore.inference.sgd import SGD, Ensemble, _mean_log_likelihood
 from pseudocore.models.dense import MLP
 from pseudocore.objectives import last_layer_gaussian as gaussian
@@ -323,11 +323,11 @@ def test_averaging_is_the_log_of_the_mean_probability(
         .mean(0)
         .log()
     )
-    assert (Predictive(problem, thetas, problem.inputs(points.x))(x) - naive).abs().max() < 1e-12
+    assert (DrawsPosterior(problem, thetas, points)(x) - naive).abs().max() < 1e-12
 
 
 def test_averaging_survives_probabilities_that_underflow(problem: Problem, points: Points) -> None:
     thetas = 1e4 * problem.model.init(Rng(6), num=4, dtype=torch.float64)
-    log_probs = Predictive(problem, thetas, problem.inputs(points.x))(problem.data.test.x)
+    log_probs = DrawsPosterior(problem, thetas, points)(problem.data.test.x)
     assert log_probs.isfinite().all()
     assert log_probs.exp().sum(1) == pytest.approx(1.0)

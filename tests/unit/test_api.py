@@ -409,7 +409,11 @@ def test_infer_takes_an_inference_as_a_value(made: Coreset) -> None:
         def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predict:
             return lambda x: torch.full((len(x), 10), -math.log(10))
 
-    assert pseudocore.infer(made, Prior())(x)[0, 0].exp().item() == pytest.approx(0.1)
+    plain = pseudocore.infer(made, Prior())
+    assert plain.predict(x).probs[0, 0].item() == pytest.approx(0.1)
+    with pytest.raises(ConfigError) as caught:
+        plain.predict(x).sample(2)
+    assert caught.value.code == "no-functions"
     by_class = pseudocore.evaluate(made, inference=Prior(), seeds=1)
     assert by_class.metrics["nll"]["mean"] == pytest.approx(math.log(10))
     assert by_class.inference.endswith("Prior")

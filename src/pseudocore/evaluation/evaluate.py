@@ -22,9 +22,9 @@ from pseudocore.evaluation.robustness import (
     ood_scores,
 )
 from pseudocore.evaluation.spectrum import spectrum
-from pseudocore.inference.diagnostics import Diagnosis, diagnose, of_all_seeds
+from pseudocore.inference.diagnostics import Diagnosis, of_all_seeds
 from pseudocore.inference.draws import traces
-from pseudocore.inference.predict import Predictive
+from pseudocore.inference.posterior import Posterior
 from pseudocore.inference.sgd import SGD
 from pseudocore.runtime.profiling import stage
 
@@ -198,10 +198,10 @@ def _one(
 
 def _chains(predict: Predict) -> tuple[Diagnosis | None, dict[str, Any]]:
     """Diagnosis and traces of chains; those of an ensemble are no chain."""
-    if not isinstance(predict, Predictive) or predict.chains is None:
+    if not isinstance(predict, Posterior) or predict.chains is None:
         return None, {}
     with stage("diagnose", predict.problem.device):
-        return diagnose(predict), traces(predict.chains)
+        return predict.diagnostics, traces(predict.chains)
 
 
 def _mean_scores(found: Sequence[Metrics]) -> dict[str, float]:

@@ -26,6 +26,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, Examples, Predict, PredictsByDraw
 from pseudocore.data.corruptions import CORRUPTIONS, corrupt, official
 from pseudocore.evaluation.metrics import Metrics, in_batches, measure
+from pseudocore.inference.posterior import entropy as entropy
 
 Corrupted = Mapping[tuple[str, int], Examples]
 """Test sets by corruption and severity."""
@@ -111,12 +112,6 @@ def detect(inside: Tensor, outside: Tensor) -> Detection:
         aupr_in=_average_precision(*_flagged(-outside, -inside)),
         fpr95=float(fpr[enough.long().argmax()]),
     )
-
-
-def entropy(log_probs: Tensor) -> Tensor:
-    """Entropy in nats of predictions (..., classes), probabilities of exactly 0 included."""
-    total: Tensor = torch.special.entr(log_probs.exp()).sum(-1)
-    return total
 
 
 def _corrupted(data: Dataset, kind: str, severity: int, num: int) -> Examples:

@@ -20,7 +20,7 @@ from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference.choose import Setting, by_split
 from pseudocore.inference.density import Prior, rewrap
 from pseudocore.inference.draws import Draws, MemoryDraws
-from pseudocore.inference.predict import Predictive
+from pseudocore.inference.posterior import DrawsPosterior
 from pseudocore.runtime.loop import Checkpoints, drive
 
 
@@ -78,10 +78,12 @@ class ChainSampler(ABC):
         """The sampler with defaults that depend on the coreset written out."""
         return self
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predictive:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> DrawsPosterior:
         return self.sample(problem, coreset, rng)
 
-    def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Predictive:
+    def sample(
+        self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any
+    ) -> DrawsPosterior:
         """As `fit`, with the options of `run_chains`: where draws and checkpoints go."""
         if candidates := self.candidates(problem, coreset):
             return by_split(self, candidates, problem, coreset, rng, **options)
@@ -120,7 +122,7 @@ def run_chains(
     units: Units | None = None,
     on_log: Callable[[int, dict[str, float]], None] = lambda step, values: None,
     **options: Any,
-) -> Predictive:
+) -> DrawsPosterior:
     """Run the chains and predict with their draws; `options` are those of `runtime.loop.drive`.
 
     With `units` the sampler works on theta measured in them: the same posterior, in which no layer
@@ -160,7 +162,7 @@ def run_chains(
         )
     if (complaint := sampler.advice(kept)) is not None:
         raise RunError(complaint, code="draws-unusable")
-    return Predictive(problem, kept, problem.inputs(coreset.x))
+    return DrawsPosterior(problem, kept, coreset)
 
 
 def _start(sampler: ChainSampler, problem: Problem, rng: Rng) -> Tensor:

@@ -28,7 +28,7 @@ from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Predict
-from pseudocore.inference.predict import Predictive
+from pseudocore.inference.posterior import DrawsPosterior
 
 if TYPE_CHECKING:
     from pseudocore.inference.chain import ChainSampler
@@ -50,7 +50,7 @@ def by_split(
     coreset: Coreset,
     rng: Rng,
     **options: Any,
-) -> Predictive:
+) -> DrawsPosterior:
     """Select a candidate, then sample with it; `options` are those of the sampler's `sample`."""
     index = held_out(problem, coreset, rng("held-out"))
     shorter = dataclasses.replace(
@@ -72,10 +72,10 @@ def by_split(
     score, best = max(zip(scores, candidates, strict=True), key=lambda pair: pair[0])
     if score == -math.inf:
         raise failure
-    predictive = dataclasses.replace(sampler, **best).sample(problem, coreset, rng, **options)
+    posterior = dataclasses.replace(sampler, **best).sample(problem, coreset, rng, **options)
     numbers = {name: value for name, value in best.items() if isinstance(value, float)}
-    predictive.selected_settings = {**numbers, "held_out_nll": -score}
-    return predictive
+    posterior.selected_settings = {**numbers, "held_out_nll": -score}
+    return posterior
 
 
 def held_out(problem: Problem, coreset: Coreset, rng: Rng, num: int = MAX_HELD_OUT) -> Tensor:

@@ -19,7 +19,7 @@ predictions; random projections of theta are given beside them.
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,12 +27,15 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 from pseudocore.inference.draws import Draws
-from pseudocore.inference.hmc import MAX_ENERGY_ERROR
-from pseudocore.inference.predict import Predictive
+
+if TYPE_CHECKING:
+    from pseudocore.inference.posterior import DrawsPosterior
 
 NUM_PROBES, NUM_PROJECTIONS = 32, 16
 MIN_DRAWS = 8
 """Draws a chain below which nothing can be said."""
+MAX_ENERGY_ERROR = 1000.0
+"""Energy error above which a trajectory has left the level set it should stay on."""
 MAX_RHAT, MIN_ESS, MIN_ACCEPT = 1.05, 50.0, 0.4
 """Beyond these a warning is due. Vehtari et al. ask for an R-hat of 1.01 and an ESS of 400 for
 quantities that are published to digits.
@@ -99,11 +102,11 @@ def mixing(values: Tensor) -> Mixing:
     )
 
 
-def diagnose(predictive: Predictive, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B008  frozen
-    """Diagnose the draws behind a predictive, one at a time: their predictions for some training
+def diagnose(posterior: "DrawsPosterior", rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B008  frozen
+    """Diagnose the chains of a posterior, one draw at a time: their predictions for some training
     points, and themselves.
     """
-    problem, draws = predictive.problem, predictive.chains
+    problem, draws = posterior.problem, posterior.chains
     if draws is None:
         raise ConfigError(
             "only draws of chains can be diagnosed; these networks were trained one by one",
@@ -112,7 +115,7 @@ def diagnose(predictive: Predictive, rng: Rng = Rng(0)) -> Diagnosis:  # noqa: B
     probes = rng("probes").permutation(problem.num_train)[:NUM_PROBES]
     x, y = problem.data.train.x[probes], problem.data.train.y[probes]
     num_draws, (num_chains, num_parameters) = len(draws), draws[0].shape
-    at_labels = [each.cpu().exp().gather(1, y[:, None])[:, 0] for each in predictive.each(x)]
+    at_labels = [each.cpu().exp().gather(1, y[:, None])[:, 0] for each in posterior.each(x)]
     directions = rng("projections").normal(
         num_parameters, NUM_PROJECTIONS, device=draws[0].device, dtype=draws[0].dtype
     )

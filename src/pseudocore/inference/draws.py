@@ -7,6 +7,7 @@ A draw is theta (chains, parameters) and a few numbers a chain (log-density, acc
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
 import torch
@@ -90,17 +91,22 @@ class MemoryDraws:
         return torch.stack([traces[name] for traces in self._traces]).cpu()
 
 
+def all_traces(draws: Draws) -> dict[str, Tensor]:
+    """Every trace there is, (draws, chains) by name."""
+    found = {}
+    for name in TRACE_NAMES:
+        with suppress(KeyError):
+            found[name] = draws.trace(name)
+    return found
+
+
 def traces(draws: Draws, limit: int = 200) -> Traces:
     """Every trace there is, at most `limit` evenly spaced draws a chain, to six digits."""
     stride = math.ceil(len(draws) / limit) or 1
-    found: Traces = {}
-    for name in TRACE_NAMES:
-        try:
-            values = draws.trace(name)[::stride].T.double().tolist()
-        except KeyError:
-            continue
-        found[name] = [
+    return {
+        name: [
             [float(f"{value:.6g}") if math.isfinite(value) else None for value in chain]
-            for chain in values
+            for chain in values[::stride].T.double().tolist()
         ]
-    return found
+        for name, values in all_traces(draws).items()
+    }

@@ -51,9 +51,6 @@ from pseudocore.inference.choose import Setting
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.step_size import Adaptation, adapt, begin
 
-MAX_ENERGY_ERROR = 1000.0
-"""Energy error above which a trajectory has left the level set it should stay on."""
-
 MIN_BURN_TO_ADAPT = 10
 """Burnt draws below which the step size is not adapted: the first few only swing around it."""
 

@@ -20,7 +20,8 @@ $$ J_x H^{-1} J_x^\top = \delta^{-1}\left(\lVert\phi\rVert^2 I_k
    (K_x)_{ma, c} = \phi_m^\top\phi(x) (L_m)_{ca} $$
 
 Predictions: `probit` is $\operatorname{softmax}(\hat f_c / \sqrt{1 + \frac\pi8 v_c})$ with the
-variances $v_c$; `mc` averages softmax over draws of the logits. The algebra is in float64 whatever
+variances $v_c$; `mc` averages softmax over draws of the head, $H^{-1}(U^\top\epsilon + \sqrt\delta\,
+\epsilon')$ around $\hat\beta$, each one function of all inputs. The algebra is in float64 whatever
 the network is in.
 
 Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor of Mk × Mk for M
@@ -51,7 +52,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference import density
 from pseudocore.inference.evidence import best_precision
-from pseudocore.inference.predict import Prediction
+from pseudocore.inference.posterior import GaussianPosterior, average
 from pseudocore.training.loop import FitSettings, train
 from pseudocore.training.optimisers import Moments, adam, cosine, start
 
@@ -92,32 +93,39 @@ class Laplace(FitSettings):
     predictive: Literal["probit", "mc"] = "probit"
     """From Gaussian logits to probabilities: in closed form, or as an average over num_draws."""
     num_draws: Count = 100
-    """Draws of the logits, for mc."""
+    """Draws of the head, for mc."""
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Prediction:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> GaussianPosterior:
         posterior = self.posterior(problem, coreset, rng)
-        noise = rng("draws").normal(
-            self.num_draws, problem.num_classes, device=problem.device, dtype=torch.float64
-        )
 
-        @torch.no_grad()
-        def predict(raw: Tensor) -> Tensor:
+        def features(x: Tensor) -> Tensor:
+            return _features_and_logits(problem, posterior.theta, x, posterior.statistics)[0]
+
+        def heads(num: int, rng: Rng) -> Tensor:
+            return draw_heads(problem, posterior, num, rng, self.temperature)
+
+        def probit(raw: Tensor) -> Tensor:
             mean, covariance = logit_covariance(problem, posterior, problem.asked_inputs(raw))
-            covariance = self.temperature * covariance
-            if self.predictive == "probit":
-                variance = covariance.diagonal(dim1=1, dim2=2)
-                logits = mean * (1 + math.pi / 8 * variance).rsqrt()
-                return logits.log_softmax(1).to(problem.dtype)
-            # The same noise for every point, so that a prediction does not depend on its place in a
-            # batch.
-            drawn = mean + (noise[:, None, None] @ _root(covariance).mT).squeeze(2)
-            log_probs = drawn.log_softmax(-1)  # (draws, n, classes)
-            return (log_probs.logsumexp(0) - math.log(self.num_draws)).to(problem.dtype)
+            variance = self.temperature * covariance.diagonal(dim1=1, dim2=2)
+            logits = mean * (1 + math.pi / 8 * variance).rsqrt()
+            return logits.log_softmax(1).to(problem.dtype)
+
+        drawn = heads(self.num_draws if self.predictive == "mc" else 0, rng("draws"))
+
+        def mc(raw: Tensor) -> Tensor:
+            inputs = features(problem.asked_inputs(raw))
+            return average((inputs @ head).log_softmax(1) for head in drawn)[0].to(problem.dtype)
 
         selected = {}
         if self.choose_prior == "marginal":
             selected = {"prior_scale": math.sqrt(self._fan_in(problem) / posterior.precision)}
-        return Prediction(predict, selected_settings=selected)
+        return GaussianPosterior(
+            problem,
+            predict=mc if len(drawn) else probit,
+            features=features,
+            heads=heads,
+            selected_settings=selected,
+        )
 
     def posterior(self, problem: Problem, coreset: Coreset, rng: Rng) -> HeadPosterior:
         """The mode, and the Gaussian over the head around it."""
@@ -194,6 +202,25 @@ def logit_covariance(
     return mean, (norms - explained.mT @ explained) / posterior.precision
 
 
+def draw_heads(
+    problem: Problem, posterior: HeadPosterior, num: int, rng: Rng, temperature: float
+) -> Tensor:
+    """Draws of the head at a temperature, (num, h + 1, classes), in float64."""
+    phi, roots, factor = posterior.features, posterior.roots, posterior.factor
+    like: Any = {"device": phi.device, "dtype": phi.dtype}
+    weight, bias = problem.model.head(posterior.theta.double())
+    mean = torch.cat([weight, bias[:, None]], 1).mT  # (h + 1, classes)
+    # Uᵀε + √δ ε' has covariance H, so that H⁻¹ of it has H⁻¹.
+    rows = rng("points").normal(num, len(factor), **like)
+    prior = posterior.precision**0.5 * rng("prior").normal(num, *mean.shape, **like)
+    z = torch.einsum("mh,mca,nma->nhc", phi, roots, rows.view(num, *roots.shape[:2])) + prior
+    along = torch.einsum("mh,mca,nhc->nma", phi, roots, z).flatten(1)  # U z
+    solved = (along @ factor.mT @ factor).view(num, *roots.shape[:2])
+    correction = torch.einsum("mh,mca,nma->nhc", phi, roots, solved)  # Uᵀ (δI + UUᵀ)⁻¹ U z
+    drawn: Tensor = mean + temperature**0.5 * (z - correction) / posterior.precision
+    return drawn
+
+
 def _features_and_logits(
     problem: Problem, theta: Tensor, x: Tensor, statistics: dict[str, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
@@ -202,10 +229,3 @@ def _features_and_logits(
     weight, bias = problem.model.head(theta.double())
     ones = features.new_ones(len(features), 1)
     return torch.cat([features, ones], 1), features @ weight.mT + bias
-
-
-def _root(covariance: Tensor) -> Tensor:
-    """A matrix square root; rounding may have left eigenvalues slightly below 0."""
-    values, vectors = torch.linalg.eigh(covariance)
-    root: Tensor = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
-    return root

@@ -29,7 +29,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference.evidence import best_gaussian
-from pseudocore.inference.predict import Prediction
+from pseudocore.inference.posterior import GaussianPosterior
 from pseudocore.objectives import last_layer_gaussian as gaussian
 from pseudocore.objectives.last_layer_gaussian import mean_squared_error
 from pseudocore.runtime import autodiff
@@ -66,7 +66,7 @@ class LastLayerVI(FitSettings):
     likelihood; a ridge that is given stays.
     """
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Prediction:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> GaussianPosterior:
         if self.choose_prior == "marginal" and self.prior_variance is not None:
             raise ConfigError(
                 f"prior_variance = {self.prior_variance:g} was given and choose_prior = 'marginal' "
@@ -101,12 +101,20 @@ class LastLayerVI(FitSettings):
                 features, y, ridge=ridge, prior_variance=variance, weight=weight
             )
 
-        @torch.no_grad()
-        def predict(raw: Tensor) -> Tensor:
-            features = model.features(theta, problem.asked_inputs(raw), statistics)
-            return gaussian.log_probs(*gaussian.predict(posterior, features), scale)
+        def of_inputs(x: Tensor) -> Tensor:
+            return model.features(theta, x, statistics)
 
-        return Prediction(predict, selected_settings=selected)
+        def predict(raw: Tensor) -> Tensor:
+            found = of_inputs(problem.asked_inputs(raw))
+            return gaussian.log_probs(*gaussian.predict(posterior, found), scale)
+
+        return GaussianPosterior(
+            problem,
+            predict=predict,
+            features=of_inputs,
+            heads=lambda num, rng: scale * gaussian.draw(posterior, num, rng),
+            selected_settings=selected,
+        )
 
     def _train(self, problem: Problem, x: Tensor, y: Tensor, weight: Tensor, rng: Rng) -> Tensor:
         """Adam on the weighted squared error from a fresh network."""

@@ -27,7 +27,7 @@ from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
-from pseudocore.inference.predict import Predictive
+from pseudocore.inference.posterior import DrawsPosterior
 from pseudocore.runtime import autodiff
 from pseudocore.training.cutmix import mixed
 from pseudocore.training.loop import FitSettings, random_batch, train
@@ -122,7 +122,7 @@ class SGD(PlainTraining):
     beside the last one's, as published evaluators do. Defaults to none.
     """
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predictive:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> DrawsPosterior:
         num, kept = self.num_moments or 1, list[Tensor]()
         moments = {self.num_steps * moment // num - 1 for moment in range(1, num)}
 
@@ -131,12 +131,11 @@ class SGD(PlainTraining):
                 kept.append(theta.cpu().unsqueeze(0).clone())  # there may be hundreds
 
         theta = self.train(problem, coreset, rng, on_step=keep).unsqueeze(0)
-        x = problem.inputs(coreset.x)
-        predictive = Predictive(problem, theta, x)
-        predictive.earlier = tuple(
-            Predictive(problem, one, x, reduced_precision=True) for one in kept
+        posterior = DrawsPosterior(problem, theta, coreset)
+        posterior.earlier = tuple(
+            DrawsPosterior(problem, one, coreset, reduced_precision=True) for one in kept
         )
-        return predictive
+        return posterior
 
 
 @inferences.register(
@@ -149,10 +148,10 @@ class Ensemble(PlainTraining):
     num_members: Count = 5
     """Networks."""
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Predictive:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> DrawsPosterior:
         num = self.num_members if self.num_members > 1 else None  # one is trained as by sgd
         theta = self.train(problem, coreset, rng, num=num)
-        return Predictive(problem, theta.view(self.num_members, -1), problem.inputs(coreset.x))
+        return DrawsPosterior(problem, theta.view(self.num_members, -1), coreset)
 
 
 def _mean_log_likelihood(

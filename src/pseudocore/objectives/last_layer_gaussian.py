@@ -11,15 +11,22 @@ $$ \Sigma(x) = \phi^\top V \phi = \rho^{-1}\left(\lVert\phi\rVert^2 - k_x^\top A
 $$ KL_j = \tfrac12\left[\rho\lVert m_j\rVert^2 - (M - r\operatorname{tr}A^{-1}) + \log\det(A /
 r)\right] $$
 
+A draw from the posterior corrects one from the prior, $W_0$, by its errors on the coreset, with
+noise $E$ of the likelihood's own variance $r/\rho$ (Matheron's rule):
+
+$$ W = m + W_0 - \Phi^\top A^{-1}(\Phi W_0 + E) $$
+
 One Cholesky factor of the M × M matrix $A$ serves them all. Point weights $w$ multiply the
 likelihood, that is, scale the rows of $\Phi$ and $\hat Y$ by $\sqrt w$.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from pseudocore.core.rng import Rng
 
 
 class LastLayer(NamedTuple):
@@ -63,6 +70,18 @@ def predict(posterior: LastLayer, features: Tensor) -> tuple[Tensor, Tensor]:
     mean = cross @ posterior.coefficients
     explained = (cross @ posterior.factor.mT).square().sum(1)  # k_xᵀ A⁻¹ k_x
     return mean, (features.square().sum(1) - explained).clamp_min(0) / posterior.precision
+
+
+def draw(posterior: LastLayer, num: int, rng: Rng) -> Tensor:
+    """Draws of the last layer's weights, (num, h, classes)."""
+    features, factor = posterior.features, posterior.factor
+    (points, width), classes = features.shape, posterior.coefficients.shape[1]
+    like: Any = {"device": features.device, "dtype": features.dtype}
+    scale = posterior.precision.rsqrt()
+    prior = scale * rng("prior").normal(num, width, classes, **like)
+    noise = scale * posterior.ridge.sqrt() * rng("noise").normal(num, points, classes, **like)
+    error = factor.mT @ (factor @ (features @ prior + noise))
+    return prior + features.mT @ (posterior.coefficients - error)
 
 
 def kl(posterior: LastLayer) -> Tensor:

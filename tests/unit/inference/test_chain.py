@@ -105,7 +105,7 @@ def test_starts(problem: Problem, coreset: Coreset) -> None:
     own, scaled = (
         HMC(num_draws=1, num_burn=0, num_chains=2, num_leapfrog=1, step_size=1e-9, init_scale=scale)
         .sample(problem, coreset, Rng(2))
-        .draws[0]
+        .draws
         for scale in (None, 5.0)
     )
     networks = problem.model.init(Rng(2)("theta"), num=2, dtype=torch.float64)

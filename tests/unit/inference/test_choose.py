@@ -14,13 +14,22 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset
+from pseudocore.core.types import Coreset, Predict
 from pseudocore.inference import HMC, SGLD, Laplace, LastLayerVI
 from pseudocore.inference.choose import FACTORS, by_split, held_out, mean_log_likelihood
 from pseudocore.inference.hmc import CANDIDATES
-from pseudocore.inference.predict import Prediction
 
 SETTINGS = [{"prior_scale": factor} for factor in FACTORS]
+
+
+class Fitted:
+    """A function whose selected settings can be noted."""
+
+    def __init__(self, predict: Predict) -> None:
+        self.predict = predict
+
+    def __call__(self, raw: Tensor) -> Tensor:
+        return self.predict(raw)
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Fake:
     num_burn: int = 40
     num_chains: int = 2
 
-    def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Prediction:
+    def sample(self, problem: Problem, coreset: Coreset, rng: Rng, **options: Any) -> Any:
         length = (self.num_chains, self.num_draws, self.num_burn)
         self.calls.append((self.prior_scale, *length, options))
         if self.prior_scale in self.broken:
@@ -51,7 +60,7 @@ class Fake:
             even = torch.full((len(raw), 2), other, dtype=torch.float64)
             return even.scatter(1, y[:, None], score)
 
-        return Prediction(predict)
+        return Fitted(predict)
 
 
 def select(fake: Any, problem: Problem, coreset: Coreset, **options: Any) -> Any:
