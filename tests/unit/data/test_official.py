@@ -272,6 +272,31 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(tmp_path: Path, protocol
         assert not mark.exists()
 
 
+FORGED = {
+    # A state of numpy.dtype whose fields name addresses made NumPy write there.
+    "a type with fields": (
+        b"\x80\x02cnumpy\ndtype\nU\x02V8K\x00K\x01\x87R"
+        b"(K\x03U\x01|NU\x01a}U\x01a(h\x00K\x00tsK\x08K\x01K\x10tb."
+    ),
+    "an array of objects": (
+        b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+        b"(K\x01K\x01\x85cnumpy\ndtype\nU\x02O8K\x00K\x01\x87R\x89U\x08aaaaaaaatb."
+    ),
+    "a deep key": b"\x80\x02}K\x01\x85" + b"2\x86" * 60 + b"K\x01s.",  # 2^60 leaves to hash
+    "a huge byte array": b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".",
+    "an attribute of a function": b"\x80\x02c_codecs\nencode\n}U\x01aK\x01sb.",
+}
+
+
+@pytest.mark.parametrize("content", FORGED.values(), ids=FORGED)
+def test_a_forged_pickle_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        unpickle(path)
+    assert caught.value.code in {"forbidden-pickle", "damaged-data"}
+
+
 def test_plain_values_and_arrays_pass(tmp_path: Path) -> None:
     content = {
         b"a": [1, 2.5, "text", None, (True, b"\xff")],
