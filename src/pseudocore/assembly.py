@@ -214,13 +214,8 @@ def build_problem(
             "the coreset does not say what data it stands for; name the data set",
             code="unknown-data",
         )
-    if "model" not in changes and ":" in (own := str(fields.get("model") or "")):
-        raise ConfigError(
-            f"the coreset was made with the network {own!r}, code outside this package, which a"
-            f" file cannot make run; if you trust it, give it yourself (--model {own}, or model=)",
-            code="custom-model",
-            model=own,
-        )
+    if "model" not in changes:
+        custom.refuse_code(fields, "the coreset was made with")
     if "model" in changes:  # another network has its own width and norm
         fields = {k: v for k, v in fields.items() if k in changes or k not in NETWORK_FIELDS}
     fields = {name: value for name, value in fields.items() if value is not None}

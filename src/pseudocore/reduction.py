@@ -16,6 +16,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Budgeted, NeedsExperts, NeedsReference, Selector
 from pseudocore.expert_training import with_experts
+from pseudocore.models import custom
 from pseudocore.presets import read as read_preset
 from pseudocore.references import with_reference
 from pseudocore.runtime import profiling
@@ -47,6 +48,8 @@ def configuration(
             method=table["method"],
         )
     table = {"setup": {}, "options": {}, **table, "method": method}
+    if "model" not in setup:
+        custom.refuse_code(table["setup"], f"preset {preset!r} names")
     if "data" in setup:
         table.pop("data", None)
     if seed is not None:

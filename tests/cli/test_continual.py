@@ -69,3 +69,22 @@ def test_bad_input_is_one_sentence(
     refused: Callable[[str], str], words: str, complaint: str
 ) -> None:
     assert re.search(complaint, refused(f"continual {words}"))
+
+
+@pytest.mark.parametrize(
+    "words", ["continual runs/u", "reduce uniform --preset runs/u/config.toml"]
+)
+def test_code_that_a_file_names_does_not_run(
+    refused: Callable[[str], str], run: Path, words: str
+) -> None:
+    """`os:abort` would end this process."""
+    file = run / "config.toml"
+    text = file.read_text()
+    file.write_text(text.replace('model = "linear"', 'model = "os:abort"'))
+    assert file.read_text() != text
+    out = " --out other" if words.startswith("reduce") else ""
+    assert "code outside this package" in refused(words + out)
+
+
+def test_another_network_can_be_named(done: Done, run: Path) -> None:
+    done(f"{QUICK} --model mlp --json")

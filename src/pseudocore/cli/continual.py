@@ -1,6 +1,7 @@
 """`pseudocore continual RUN`: class-incremental learning from a memory made as the run was made."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated, Any
@@ -8,14 +9,16 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from pseudocore.assembly import Reduction
+from pseudocore.assembly import NETWORK_FIELDS, Reduction
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json
 from pseudocore.cli.output import file_name, keep_and_show
+from pseudocore.core import config
 from pseudocore.core.registry import inferences
 from pseudocore.data import load
 from pseudocore.evaluation.names import format_metric, metric_title
+from pseudocore.models import custom
 from pseudocore.reproduce import continual as protocol
 from pseudocore.store.files import write_json
 from pseudocore.store.run_folder import Run, refuse_own_file
@@ -39,6 +42,7 @@ def _function(name: str) -> Callable[..., Any]:
         seeds: Annotated[int, AtLeastOne] = 3,
         inference: Annotated[str | None, Parameter(show_default=False)] = None,
         keep: Annotated[Path | None, Parameter(name="--out")] = None,
+        model: Annotated[str | None, Parameter(show_default=False)] = None,
         device: Device = "auto",
         json: Json = False,
         **given: Any,
@@ -51,11 +55,18 @@ def _function(name: str) -> Callable[..., Any]:
             seeds: Orders of the classes to run through.
             inference: How to fit the memory. Defaults to sgd.
             keep: JSON file for the results, besides RUN.
+            model: Network. Defaults to RUN's; one of your own must be named here.
         """
         folder = Run.open(run)
         if keep is not None:
             refuse_own_file(keep)
         reduction = Reduction.from_config(folder.config)
+        if model is None:
+            custom.refuse_code(config.to_dict(reduction.setup), f"{run} was made with")
+        elif model != reduction.setup.model:  # which has its own width and norm
+            others: dict[str, Any] = dict.fromkeys(NETWORK_FIELDS)
+            setup = replace(reduction.setup, model=model, **others)
+            reduction = replace(reduction, setup=setup)
         options, data = flagging.given(given, inferences[name].make), load(reduction.setup.data)
         results: list[protocol.Stage] = []
         with progress(f"continual on {run}", stages * seeds) as advance:

@@ -2,8 +2,8 @@
 function as `--model package.module:function`.
 
 SAFETY: naming one imports that module and calls that function, with all a Python program may do.
-That is for the user to decide: a name that comes out of a coreset's provenance is refused
-(`assembly.build_problem`), so a stranger's file runs no code.
+That is for the user to decide: a name that comes out of a file, be it a coreset, a run's
+config.toml or a preset, is refused (`refuse_code`), so a stranger's file runs no code.
 
 The function is called by keyword with those of `num_classes`, `shape`, `channels` it has parameters
 for, and with any of `width`, `depth`, `norm` that were asked for. The last `nn.Linear` of what it
@@ -51,6 +51,18 @@ def described(network: Any) -> tuple[dict[str, Any], Any]:
         "model must be a name, a model of pseudocore.models, an nn.Module or a function that makes"
         f" one, not {type(network).__name__}"
     )
+
+
+def refuse_code(setup: Mapping[str, Any], source: str) -> None:
+    """Refuse a network outside this package that a file names; `source` says which file."""
+    model = str(setup.get("model") or "")
+    if ":" in model:
+        raise ConfigError(
+            f"{source} the network {model!r}, code outside this package, which a file cannot make"
+            f" run; if you trust it, give it yourself (--model {model}, or model=)",
+            code="custom-model",
+            model=model,
+        )
 
 
 def load(
