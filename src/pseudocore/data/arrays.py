@@ -6,7 +6,6 @@ features are (n, d) numbers. Optional arrays: `class_names`, texts; `layout`, "N
 where sizes alone do not tell.
 """
 
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -84,8 +83,7 @@ def write_npz(path: Path, dataset: Dataset) -> None:
         arrays["class_names"] = np.array(dataset.class_names)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with replacing(path, partial=partial) as file:
+    with replacing(path) as file:
         np.savez_compressed(file, **arrays)
 
 

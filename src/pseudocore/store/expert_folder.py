@@ -26,8 +26,8 @@ from pseudocore.store.files import (
     StrPath,
     decode_json,
     encode_json,
-    partial_of,
     reading,
+    remove_partials,
     reserve,
     write_json,
     writing,
@@ -175,7 +175,7 @@ class ExpertFolder(ManifestFolder):
                 for name in (MANIFEST_FILE, *map(_name, numbers)):
                     with writing(path / name):
                         (path / name).unlink(missing_ok=True)
-                        partial_of(path / name).unlink(missing_ok=True)
+                        remove_partials(path / name)
             elif numbers and not (path / MANIFEST_FILE).exists():
                 raise RunError(
                     f"{path} holds {_name(numbers[0])} of experts that have lost their "

@@ -8,10 +8,12 @@ as a number.
 import contextlib
 import errno
 import functools
+import glob
 import json
 import math
 import os
 import re
+import secrets
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -27,12 +29,20 @@ StrPath = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, partial: Path | None = None) -> Iterator[BinaryIO]:
-    """A file that replaces `path` atomically when the block ends; nothing changes if it fails."""
-    partial = partial or partial_of(path)
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that replaces `path` atomically when the block ends; nothing changes if it fails.
+
+    Several writers do not disturb each other: each has a new file of its own, and the last one to
+    end wins. A device or pipe is not replaced.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):  # the system refuses a folder
+        raise file_error(path, "is no regular file and is not replaced", "not-a-file", RunError)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     with writing(path):
+        handle = os.open(partial, flags | getattr(os, "O_BINARY", 0), 0o666)
         try:
-            with open(partial, "wb") as file:
+            with open(handle, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -77,9 +87,10 @@ def file_error(
     return error(f"{path} {what}", code=code, path=path, **fields)
 
 
-def partial_of(path: Path) -> Path:
-    """The temporary file that holds the new bytes of `path` until it is renamed."""
-    return path.with_name(f".{path.name}.partial")
+def remove_partials(path: Path) -> None:
+    """Remove what killed writers of `path` have left."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}*.partial"):
+        partial.unlink(missing_ok=True)
 
 
 def reserve(folder: Path, num_bytes: int, advice: str) -> None:

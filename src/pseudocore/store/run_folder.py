@@ -30,9 +30,9 @@ from pseudocore.store.files import (
     encode_json,
     encode_toml,
     file_error,
-    partial_of,
     read_json,
     read_toml,
+    remove_partials,
     write_bytes,
     write_json,
     writing,
@@ -326,4 +326,4 @@ def _move(source: Path, target: Path, files: Iterable[Path]) -> None:
 
 def _remove_partials(path: Path) -> None:
     for name in _FILES:
-        partial_of(path / name).unlink(missing_ok=True)
+        remove_partials(path / name)

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import secrets
 import subprocess
 import sys
 import tomllib
@@ -17,6 +18,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pseudocore.core.errors import RunError
 from pseudocore.store.coreset_file import write_tensors
 from pseudocore.store.files import (
     decode_json,
@@ -25,6 +27,7 @@ from pseudocore.store.files import (
     encode_toml,
     read_json,
     read_toml,
+    write_bytes,
     write_json,
 )
 
@@ -239,6 +242,49 @@ def test_an_interrupted_write_leaves_the_old_file(
         write_tensors(whole, {"a": torch.zeros(9)}, kind="test", header={})
     assert whole.read_bytes() == before
     assert list(whole.parent.iterdir()) == [whole]
+
+
+def test_writers_at_the_same_time_do_not_disturb_each_other(whole: Path) -> None:
+    """Every reader sees the bytes of one of them, whole."""
+    script = f"""
+import sys
+from pathlib import Path
+from pseudocore.store.files import write_bytes
+for number in range(300):
+    write_bytes({str(whole)!r}, sys.argv[1].encode() * 20_000)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    letters = "ab"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, letter], env=environment)
+        for letter in letters
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        content = whole.read_bytes()
+        if content[:1] in (b"a", b"b"):
+            assert content == content[:1] * 20_000
+            seen.add(content[:1])
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen
+    assert list(whole.parent.iterdir()) == [whole]
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    monkeypatch.setattr(secrets, "token_hex", lambda num: "0")
+    (tmp_path / ".mine.0.partial").symlink_to(tmp_path / "theirs")
+    with pytest.raises(RunError):
+        write_bytes(tmp_path / "mine", b"mine")
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert (tmp_path / ".mine.0.partial").is_symlink()
+
+
+def test_a_pipe_is_not_replaced(tmp_path: Path, fails: Fails) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with fails("not-a-file", "is no regular file"):
+        write_bytes(tmp_path / "pipe", b"mine")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_unwritable_places_are_named(tmp_path: Path, fails: Fails) -> None:
