@@ -89,7 +89,7 @@ def run(
     times, evaluations = {"reduction": made["seconds"]}, {}
     published = published_options(len(coreset) / problem.num_classes)
     protocols: dict[str, dict[str, Any]] = {
-        "mh-correct": {"inference": "hmc"},
+        "mh-correct": {"inference": "hmc", "select": "cold"},
         "published": {"inference": "hmc", "published": True, **published},
     }
     if reduction.evaluate and reduction.evaluate["inference"] != "hmc":

@@ -14,7 +14,6 @@ from pseudocore.assembly import (
     build_problem,
     check_data,
     described,
-    ignored_fields,
     provenance_table,
 )
 from pseudocore.assembly import Reduction as Reduction
@@ -285,8 +284,7 @@ def _reduction(
     fields, network = described(model)
     if not isinstance(method, str):
         _check_method(method)
-    ignored = ignored_fields(methods[method].make if isinstance(method, str) else method)
-    known = {option.name for option in config.options(Setup)}.difference(ignored)
+    known = {option.name for option in config.options(Setup)}
     setup = {name: value for name, value in options.items() if name in known} | fields
     own = {name: value for name, value in options.items() if name not in known}
     if data is not None:

@@ -11,14 +11,9 @@ import torch
 from pseudocore.core import config
 from pseudocore.core.config import Positive, Range
 from pseudocore.core.errors import ArtifactError, ConfigError, DataError
-from pseudocore.core.problem import GaussianPrior, Precision, Problem
+from pseudocore.core.problem import GaussianPrior, Precision, PriorKind, Problem
 from pseudocore.core.registry import did_you_mean, inferences, methods, models
-from pseudocore.core.types import (
-    Coreset,
-    Dataset,
-    Model,
-    UsesPrior,
-)
+from pseudocore.core.types import Coreset, Dataset, Model
 from pseudocore.data import DSA, load
 from pseudocore.data import preprocessing as whiten
 from pseudocore.models import custom
@@ -33,6 +28,9 @@ Data = str | Path | Dataset
 
 NETWORK_FIELDS = ("width", "depth", "norm", "init")
 """Fields of a setup that belong to its network."""
+
+PRIOR_FIELDS = ("prior", "prior_scale")
+"""Fields of a setup that belong to its posterior, and to no training of experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +59,14 @@ class Setup:
     """
     siamese: bool = True
     """Whether one augmentation is drawn for a whole batch rather than one per example."""
-    prior_scale: Positive = 1.0
-    """Standard deviation of the Gaussian prior on network parameters."""
+    prior: PriorKind = "fan-in"
+    """Gaussian prior on network parameters: by each layer's fan-in, around 1 for gains of norms, or
+    all alike.
+    """
+    prior_scale: Positive = 2.0
+    """Standard deviation of the prior: in units of one over the root of the fan-in, or for
+    isotropic of the parameters themselves.
+    """
     precision: Precision = "float32"
     """Arithmetic on a GPU: float32, tf32 matrix products, or bf16 passes through the network. A CPU
     always computes in float32.
@@ -71,11 +75,6 @@ class Setup:
     """Folder written by pseudocore experts, for methods that learn from experts. By default the
     method trains its own.
     """
-
-
-def ignored_fields(method: Any) -> list[str]:
-    """Fields of `Setup` without effect on a method, given as a class or an instance."""
-    return [] if isinstance(method, UsesPrior) else ["prior_scale"]
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ def build(
             model,
             preprocess,
             augment,
-            GaussianPrior(setup.prior_scale),
+            GaussianPrior(setup.prior_scale, setup.prior),
             where,
             precision=setup.precision,
             cache=CacheFolder(),

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor
 
-from pseudocore.assembly import Data, Setup, build, check_data, described
+from pseudocore.assembly import PRIOR_FIELDS, Data, Setup, build, check_data, described
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
@@ -214,7 +214,7 @@ def experts_command(setup: Setup, training: Training, **flags: Any) -> str:
     for settings in (setup, training):
         for option in config.options(type(settings)):
             value = getattr(settings, option.name)
-            if option.name not in ("data", "experts", "prior_scale") and value != option.default:
+            if option.name not in ("data", "experts", *PRIOR_FIELDS) and value != option.default:
                 flags[option.name] = value
     for name, value in flags.items():
         flag = name.replace("_", "-")

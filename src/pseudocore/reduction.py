@@ -1,14 +1,13 @@
 """Carrying out a reduction: in memory, or in a run folder."""
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from pseudocore.assembly import Reduction, ignored_fields, resolve
+from pseudocore.assembly import Reduction, resolve
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
@@ -71,9 +70,6 @@ def resolved(reduction: Reduction, problem: Problem) -> Reduction:
         problem.check_per_class(method.per_class)
     if setup.experts is not None:
         _check_experts(reduction, problem)
-    if setup.prior_scale != 1.0 and "prior_scale" in ignored_fields(method):
-        name = methods.name_of(method)
-        warnings.warn(f"method {name!r} has no prior; prior_scale is ignored", stacklevel=2)
     return replace(reduction, setup=resolve(setup, problem.data))
 
 

@@ -273,10 +273,7 @@ def _make(problem: Problem, made: Inference, seed: int, role: Role, num_fits: in
 def _built(problem: Problem, inference: str | Inference, options: Mapping[str, Any]) -> Inference:
     if not isinstance(inference, str):
         return inference
-    known = {option.name for option in config.options(inferences[inference].make)}
-    prior = {"temperature": 1.0, "prior": "isotropic", "prior_scale": problem.prior.scale}
-    own = prior if "temperature" in known else {}
-    chosen = {**own, **OPTIONS.get(inference, {}), **options}
+    chosen = {**OPTIONS.get(inference, {}), **options}
     built: Inference = config.build(inferences[inference].make, chosen, what=inference)
     return built
 
@@ -309,7 +306,7 @@ def _of_problem(problem: Problem) -> dict[str, Any]:
         "data": problem.data.fingerprint,
         "model": problem.model.describe(),
         "preprocess": problem.preprocess.describe(),
-        "prior": problem.prior._asdict(),
+        "prior": dataclasses.asdict(problem.prior),
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pseudocore.data import digits
-from pseudocore.inference.hmc import CANDIDATES
+from pseudocore.inference.choose import COLD
 
 Done = Callable[[str], Any]
 Refused = Callable[..., str]
@@ -60,14 +60,15 @@ def test_landscape_and_choice_of_prior_are_flags(run: str, done: Done, refused: 
 
 
 def test_hmc_says_what_it_chose(run: str, done: Done) -> None:
-    options = "--num-draws 2 --num-burn 10 --num-leapfrog 1 --num-chains 2 --seeds 2"
+    options = "--select cold --num-draws 2 --num-burn 10 --num-leapfrog 1 --num-chains 2 --seeds 2"
     said = done(f"evaluate {run} --inference hmc {options}").err
     chosen = r"temperature 0\.\d+( to 0.1)?, prior_scale [48]( to 8)?\n"
     assert re.search(f"chosen, not on the test set: {chosen}", said)
     (file,) = Path("run/evaluations").glob("*.json")
     kept = json.loads(file.read_text())
-    assert not {"temperature", "prior_scale"} & set(kept["options"])
-    assert all((one["temperature"], one["prior_scale"]) in CANDIDATES for one in kept["chosen"])
+    assert "prior_scale" not in kept["options"]
+    assert (kept["options"]["temperature"], kept["options"]["select"]) == (1.0, "cold")
+    assert all((one["temperature"], one["prior_scale"]) in COLD for one in kept["chosen"])
 
 
 def test_evaluations_that_measure_other_things_are_rows_of_their_own(run: str, done: Done) -> None:

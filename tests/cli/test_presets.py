@@ -52,7 +52,8 @@ def test_flags_win_over_the_preset_and_the_preset_over_defaults(
     written_out = {
         "preprocess": "standard",
         "siamese": True,
-        "prior_scale": 1.0,
+        "prior": "fan-in",
+        "prior_scale": 2.0,
         "precision": "float32",
     }
     assert config["setup"] == {"data": "digits", "model": "convnet-wide", "width": 5, **written_out}

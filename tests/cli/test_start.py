@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import pytest
 
 from pseudocore import __version__
-from pseudocore.assembly import Setup, ignored_fields
+from pseudocore.assembly import Setup
 from pseudocore.cli.main import _others_are_computing, main
 from pseudocore.core.config import options
 from pseudocore.core.registry import inferences, methods
@@ -125,7 +125,7 @@ def test_help_names_every_field_with_its_meaning(
     assert said.err == ""
     make, text = methods[name].make, _plain(said.out)
     for option in (*options(make), *options(Setup)):
-        if option.name in ("data", *ignored_fields(make)):
+        if option.name == "data":
             continue
         flag = "--ipc" if option.name == "per_class" else f"--{option.name.replace('_', '-')}"
         assert flag in text

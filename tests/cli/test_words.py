@@ -142,9 +142,12 @@ def test_evaluate_needs_at_least_one_network(
     assert "--seeds" in refused(f"evaluate run --seeds {seeds}")
 
 
-def test_a_flag_without_effect_still_works(done: Callable[[str], Any]) -> None:
-    said = done("reduce uniform digits --out run --ipc 1 --prior-scale 2")
-    assert said.err == "--prior-scale is deprecated: method 'uniform' has no use for it\n"
+def test_the_prior_is_kept_for_inference(done: Callable[[str], Any]) -> None:
+    said = done("reduce uniform digits --out run --ipc 1 --prior isotropic --prior-scale 3")
+    assert said.err == ""
+    config = Path("run/config.toml").read_text()
+    assert 'prior = "isotropic"' in config
+    assert "prior_scale = 3.0" in config
 
 
 def test_brackets_and_colons_in_names_are_printed_as_they_are(

@@ -3,14 +3,17 @@ result, given what the field needs.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import pseudocore
-from pseudocore.assembly import Setup, ignored_fields
+from pseudocore.assembly import Setup
 from pseudocore.core import config
+from pseudocore.core.problem import GaussianPrior
 from pseudocore.core.registry import Entry, inferences, methods
 from pseudocore.data import DSA
 from pseudocore.inference.sgd import SGD
@@ -18,6 +21,7 @@ from pseudocore.models.dense import Linear
 from pseudocore.selection import facility
 from pseudocore.testing import Effect, InferenceConformance, MethodConformance, few_digits
 from pseudocore.testing.methods import bits
+from pseudocore.testing.problems import small_coreset
 
 AUGMENTED = {"augment": DSA(strategy="crop_scale")}
 TRAINED = {"experts": False}
@@ -32,8 +36,7 @@ SMALL: dict[str, Any] = {
     "pretrain_step_size": 0.05,
     "pretrain_batch_size": 32,
     "num_chains": 2,
-    "temperature": 0.1,
-    "prior_scale": 8.0,
+    "prior_scale": 1.5,
 }
 """Beside the suite's own, for whoever has these fields."""
 
@@ -130,7 +133,8 @@ SETUP: dict[str, tuple[str, dict[str, Any], Any]] = {
     "preprocess": ("dm", {}, "none"),
     "augment": ("dm", {}, "crop"),
     "siamese": ("dm", {"augment": "crop"}, False),
-    "prior_scale": ("psvi", {"model": "linear"}, 2.0),
+    "prior": ("psvi", {"model": "linear"}, "isotropic"),
+    "prior_scale": ("psvi", {"model": "linear"}, 0.5),
     "experts": ("bpc-rkl", {"max_start": 1, "num_experts": 1, "num_draws": 2}, "EXPERTS"),
 }
 """A method that shows the effect of a field of the setup, what it needs, and another value."""
@@ -155,8 +159,25 @@ def test_every_field_of_the_setup_is_tested() -> None:
     assert {option.name for option in config.options(Setup)} == {*SETUP, "precision"}
 
 
-def test_only_methods_with_a_prior_have_its_scale() -> None:
-    assert [e.name for e in methods if "prior_scale" not in ignored_fields(e.make)] == ["psvi"]
+PRIOR = {
+    "ensemble": {"regulariser": "prior"},
+    "last-layer-vi": "its Gaussian over the last layer has a scale of its own, prior_variance",
+    "sgd": {"regulariser": "prior"},
+}
+"""What an inference needs to follow the problem's prior, or why it does not."""
+
+
+@pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in inferences])
+def test_the_prior_of_the_problem_counts(entry: Entry) -> None:
+    needed = PRIOR.get(entry.name, {})
+    suite, found = suite_of(entry)(), list[Any]()
+    options = {} if isinstance(needed, str) else needed
+    free = {"prior_scale": None} if "prior_scale" in suite.names() else {}
+    for prior in (GaussianPrior(2.0), GaussianPrior(1.0), GaussianPrior(2.0, "isotropic")):
+        problem = replace(suite.problem(), prior=prior)
+        found.append(suite.predict(problem, small_coreset(problem), **free, **options))
+    for other in found[1:]:
+        assert torch.equal(found[0], other) == isinstance(needed, str)
 
 
 @pytest.mark.gpu

@@ -431,7 +431,7 @@ class Rare:
         ).float()
         y = (rng("y").uniform(3000) < (x @ rng("theta").normal(16)).sigmoid()).long()
         self.problem = build(
-            Setup(model="linear", preprocess="none"),
+            Setup(model="linear", preprocess="none", prior="isotropic", prior_scale=1.0),
             Dataset("rare", Examples(x, y), Examples(x, y), 2),
             device="cpu",
         )

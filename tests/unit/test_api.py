@@ -231,15 +231,19 @@ def test_ipc_and_per_class_are_one_option() -> None:
     assert caught.value.code == "option-given-twice"
 
 
-def test_the_scale_of_a_prior_is_an_option_of_methods_that_read_it() -> None:
+def test_the_prior_is_an_option_of_methods_that_read_it_and_of_inference() -> None:
     moons: dict[str, Any] = {"model": "linear", "ipc": 2, "num_steps": 2}
     runs = [pseudocore.reduce("psvi", "moons", prior_scale=s, **moons) for s in (1.0, 3.0)]
     assert not same(runs[0].coreset, runs[1].coreset)
-    with pytest.raises(ConfigError, match="unknown option 'prior_scale'"):
-        pseudocore.reduce("uniform", "digits", prior_scale=3.0)
-    old = {"method": "uniform", "setup": {"data": "digits", "prior_scale": 3.0}}
-    with pytest.warns(UserWarning, match="prior_scale is ignored"):
-        api.run_reduction(api.Reduction.from_config(old), api.build_problem(runs[0].coreset))
+    tight, loose = (
+        pseudocore.reduce("uniform", "moons", prior_scale=s, model="linear", ipc=2)
+        for s in (0.1, 3.0)
+    )
+    assert same(tight.coreset, loose.coreset)
+    x = tight.problem.data.test.x
+    hmc = {"num_draws": 10, "num_burn": 20, "num_chains": 2}
+    sure, unsure = (float(pseudocore.infer(run, "hmc", **hmc)(x).max()) for run in (loose, tight))
+    assert sure > unsure + 0.1  # a tight prior keeps predictions near one half
 
 
 def test_progress_is_drawn_on_request(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App
 
 from pseudocore import api
-from pseudocore.assembly import Setup
+from pseudocore.assembly import PRIOR_FIELDS, Setup
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
@@ -24,7 +24,7 @@ _REPEATED = ("model", "width", "depth", "norm", "preprocess", "augment")
 def make_app(words: Sequence[str]) -> App:
     """The verb with the flags of the setup and of training."""
     of_training = flagging.parameters(Training, "Training")
-    of_setup = flagging.parameters(Setup, "Data and model", skip=["data", "experts", "prior_scale"])
+    of_setup = flagging.parameters(Setup, "Data and model", skip=["data", "experts", *PRIOR_FIELDS])
     return flagging.verb(NAME, _verb(words), [*of_training, *of_setup])
 
 

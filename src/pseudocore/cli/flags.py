@@ -43,15 +43,11 @@ Json = Annotated[
 ]
 
 
-def parameters(
-    cls: type, title: str, *, skip: Collection[str] = (), hide: Collection[str] = ()
-) -> list[inspect.Parameter]:
-    """One keyword parameter per field; all default to None, so that presets are not overridden.
-    Help leaves out those to `hide`.
-    """
+def parameters(cls: type, title: str, *, skip: Collection[str] = ()) -> list[inspect.Parameter]:
+    """One keyword parameter per field; all default to None, so that presets are not overridden."""
     group = Group.create_ordered(title)
     shown = [one for one in config.options(cls) if one.name not in skip]
-    return [_parameter(one, group, one.name not in hide) for one in shown]
+    return [_parameter(one, group) for one in shown]
 
 
 def extend(function: Callable[..., Any], more: Iterable[inspect.Parameter]) -> Callable[..., Any]:
@@ -86,14 +82,13 @@ def value_of(words: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def _parameter(option: config.Option, group: Group, show: bool) -> inspect.Parameter:
+def _parameter(option: config.Option, group: Group) -> inspect.Parameter:
     kinds = [kind for kind in config.alternatives(option.type) if kind is not types.NoneType]
     has_default = option.default not in (None, dataclasses.MISSING)
     flag = Parameter(
         name=_SPELLINGS.get(option.name),
         help=option.help + (f" [default: {option.default}]" if has_default else ""),
         group=group,
-        show=show,
         show_default=False,
         converter=None if kinds == [bool] else typed,
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 
-from pseudocore.assembly import Reduction, Setup, build, ignored_fields
+from pseudocore.assembly import Reduction, Setup, build
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
@@ -30,8 +30,7 @@ def make_app(words: Sequence[str]) -> App:
     """The verb with one subcommand: the method that `words` name, whose fields are its flags."""
     entry = methods[words[0]]
     of_method = flagging.parameters(entry.make, "Method")
-    hide = ignored_fields(entry.make)
-    of_setup = flagging.parameters(Setup, "Data and model", skip=["data"], hide=hide)
+    of_setup = flagging.parameters(Setup, "Data and model", skip=["data"])
     app = App(name=NAME)
     app.command(
         flagging.extend(_verb(entry, words), [*of_method, *of_setup]),
@@ -76,10 +75,6 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             checkpoint_every: Steps between checkpoints.
             checkpoint_seconds: Seconds between checkpoints.
         """
-        for field in ignored_fields(entry.make):
-            if given.pop(field, None) is not None:
-                flag = f"--{field.replace('_', '-')}"
-                err.print(f"{flag} is deprecated: method {entry.name!r} has no use for it")
         table = _table(entry, data, seed, preset, given)
         if fraction is not None:
             _check_fraction(entry, given)

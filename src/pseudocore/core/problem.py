@@ -3,7 +3,8 @@ r"""A problem: data, model, prior and augmentation, and the one scaling of the l
 $$ \log \pi(\theta \mid S) = \sum_{m=1}^{M} w_m \log p(y_m \mid x_m, \theta) + \log p(\theta) +
 \text{const} $$
 
-The sum runs over weighted points, the prior enters once, and nothing is a mean; see
+The sum runs over weighted points, the prior enters once, and nothing is a mean. Samplers, Laplace's
+approximation and methods that need a posterior read likelihood and prior here; see
 `docs/scaling.md`.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,16 +38,28 @@ _MAX_PIXEL = 20.0
 """
 
 
-class GaussianPrior(NamedTuple):
-    """Independent N(0, scale²) on every parameter."""
+PriorKind = Literal["fan-in", "isotropic"]
 
-    scale: float = 1.0
 
-    def log_density(self, theta: Tensor) -> Tensor:
-        """Normalised log-density over the last axis of theta."""
-        standardised = (theta / self.scale).square().sum(-1)
-        constant = math.log(self.scale) + 0.5 * math.log(2 * math.pi)
-        return -0.5 * standardised - theta.shape[-1] * constant
+@dataclass(frozen=True)
+class GaussianPrior:
+    """Independent Gaussians on the parameters."""
+
+    scale: float = 2.0
+    """Standard deviation: of every parameter for isotropic, in units of one over the root of its
+    layer's fan-in for fan-in.
+    """
+    kind: PriorKind = "fan-in"
+    """isotropic: around 0, all alike. fan-in: around 1 for gains of norms and 0 for all else."""
+
+    def moments(
+        self, model: Model, *, device: Any = "cpu", dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor]:
+        """Centre and standard deviation of each parameter of a network, (parameters,)."""
+        centre, unit = model.layer_scale(device=device, dtype=dtype)
+        if self.kind == "isotropic":
+            return torch.zeros_like(centre), torch.full_like(unit, self.scale)
+        return centre, self.scale * unit
 
 
 def label_log_likelihood(log_probs: Tensor, y: Tensor) -> Tensor:
@@ -192,11 +205,38 @@ class Problem:
         """
         return label_log_likelihood(self.model.logits(theta, x).log_softmax(-1), y)
 
+    def prior_moments(self) -> tuple[Tensor, Tensor]:
+        """Centre and standard deviation of the prior, each (parameters,)."""
+        return self._prior_moments
+
+    @cached_property
+    def _prior_moments(self) -> tuple[Tensor, Tensor]:
+        # kept: a captured graph must not copy from the host
+        return self.prior.moments(self.model, device=self.device, dtype=self.dtype)
+
+    def log_prior(self, theta: Tensor, *, normalised: bool = True) -> Tensor:
+        """log p(theta) over the last axis of theta; without its constant when not `normalised`,
+        which keeps digits that float32 has few of.
+        """
+        centre, sd = self._prior_moments
+        value = -0.5 * ((theta - centre) / sd).square().sum(-1)
+        if not normalised:
+            return value
+        return value - sd.log().sum() - theta.shape[-1] * 0.5 * math.log(2 * math.pi)
+
+    def targets_and_weight(self, coreset: Coreset) -> tuple[Tensor, Tensor]:
+        """Targets and weights of a coreset, on the problem's device and in its type."""
+        y = coreset.targets.to(self.device)
+        y = y.to(self.dtype) if y.is_floating_point() else y
+        return y, coreset.weight.to(self.device, self.dtype)
+
     def log_posterior(self, theta: Tensor, coreset: Coreset) -> Tensor:
-        """The unnormalised log-posterior on a coreset: sum over weighted points, prior once."""
-        x, targets = self.inputs(coreset.x), coreset.targets.to(self.device)
-        likelihood = self.log_likelihood(theta, x, targets)
-        return (coreset.weight.to(likelihood) * likelihood).sum(-1) + self.prior.log_density(theta)
+        """The log-posterior on a coreset, up to its evidence: a sum over weighted points, and the
+        normalised prior once; () or (draws,).
+        """
+        y, weight = self.targets_and_weight(coreset)
+        x = self.inputs(coreset.x)
+        return self.log_likelihood(theta, x, y) @ weight + self.log_prior(theta)
 
     def check_fits(self, coreset: Coreset) -> None:
         """Refuse a coreset of other shapes or classes than this problem's data."""

@@ -235,13 +235,6 @@ class NeedsReference(Protocol):
     needs_reference: ClassVar[bool]
 
 
-@runtime_checkable
-class UsesPrior(Protocol):
-    """A method that reads the prior of the problem; declared as a class attribute."""
-
-    uses_prior: ClassVar[bool]
-
-
 class Sampler(Protocol):
     """A Markov chain (or, at temperature zero, an optimiser) on flat parameters."""
 

@@ -36,7 +36,6 @@ from pseudocore.core.protocols import Selector as Selector
 from pseudocore.core.protocols import SelectsSettings as SelectsSettings
 from pseudocore.core.protocols import Statistics as Statistics
 from pseudocore.core.protocols import Uncertainty as Uncertainty
-from pseudocore.core.protocols import UsesPrior as UsesPrior
 
 
 class Examples(NamedTuple):

@@ -8,16 +8,16 @@ bit.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from torch import Tensor
 
-from pseudocore.core.config import Count, Range, Whole
-from pseudocore.core.errors import RunError
+from pseudocore.core.config import Count, Positive, Range, Whole
+from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
-from pseudocore.inference.choose import Setting, by_split
+from pseudocore.inference.choose import COLD, FACTORS, Setting, by_split
 from pseudocore.inference.density import Prior, rewrap
 from pseudocore.inference.draws import Draws, MemoryDraws
 from pseudocore.inference.posterior import DrawsPosterior
@@ -37,9 +37,19 @@ class ChainSampler(ABC):
     """Draws discarded first."""
     num_chains: Count = 2
     """Chains, each from its own start."""
-    prior: Prior = "fan-in"
-    """Gaussian on all parameters alike, Gaussian by each layer's fan-in, or the authors' unsquared
-    norm.
+    temperature: Positive = 1.0
+    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior."""
+    prior: Prior = "problem"
+    """The problem's own prior, or another: Gaussian on all parameters alike, Gaussian by each
+    layer's fan-in, or the authors' unsquared norm.
+    """
+    prior_scale: Annotated[float | None, Range(above=0)] = None
+    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the
+    parameters themselves. Defaults to the problem's own.
+    """
+    select: Literal["none", "scale", "cold"] = "none"
+    """What short chains scored on held-out training points select: nothing; the scale of the prior,
+    within a factor of 4; or a cold setting, temperature .1 or .001 with a scale of 2, 4 or 8.
     """
     init_scale: Annotated[float | None, Range(above=0)] = None
     """Chains start at this times standard normal numbers. Defaults to the network's own
@@ -59,12 +69,30 @@ class ChainSampler(ABC):
         """The log-posterior on the coreset, or an estimate of it."""
 
     @abstractmethod
-    def candidates(self, problem: Problem, coreset: Coreset) -> list[Setting]:
-        """Settings to select from on held-out points; empty when there is nothing to select."""
-
-    @abstractmethod
     def on_divergence(self) -> str:
         """What would work when a chain has run away to infinity."""
+
+    def candidates(self, problem: Problem, coreset: Coreset) -> list[Setting]:
+        """Settings to select from on held-out points; empty when there is nothing to select."""
+        if self.select == "none":
+            return []
+        if self.select == "scale":
+            scale = self.prior_scale or problem.prior.scale
+            return [{"prior_scale": factor * scale, "select": "none"} for factor in FACTORS]
+        if self.temperature != 1:
+            raise ConfigError(
+                f"select = 'cold' selects the temperature; leave out temperature = "
+                f"{self.temperature:g}, or give prior_scale with it and no select",
+                code="conflicting-options",
+                options=["select", "temperature"],
+            )
+        prior = "fan-in" if self.prior == "problem" else self.prior
+        pairs = dict.fromkeys((cold, self.prior_scale or scale) for cold, scale in COLD)
+        settings: list[Setting] = [
+            {"temperature": cold, "prior_scale": scale, "prior": prior, "select": "none"}
+            for cold, scale in pairs
+        ]
+        return settings if len(coreset) < problem.num_train else settings[:1]
 
     def advice(self, draws: Draws) -> str | None:
         """Why draws cannot be used and what would work; None when they can."""

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 Setting = Mapping[str, Any]
 """Values of some fields of a sampler."""
 
+COLD = ((0.1, 8.0), (0.001, 2.0), (0.001, 4.0), (0.001, 8.0))
+"""Temperature and scale of a fan-in prior to select from, by the study in docs/inference.md; the
+first where the coreset is all there is, so that nothing is left to select on.
+"""
+
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """What a given scale of a prior is multiplied by, to select from."""
 
@@ -52,6 +57,10 @@ def by_split(
     **options: Any,
 ) -> DrawsPosterior:
     """Select a candidate, then sample with it; `options` are those of the sampler's `sample`."""
+    if len(candidates) == 1:
+        return dataclasses.replace(sampler, **candidates[0]).sample(
+            problem, coreset, rng, **options
+        )
     index = held_out(problem, coreset, rng("held-out"))
     shorter = dataclasses.replace(
         sampler,

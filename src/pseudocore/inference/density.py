@@ -11,6 +11,7 @@ Priors on $\theta$, each with one `scale` $\sigma$:
 
 | `prior` | log p(θ) up to a constant |
 |---|---|
+| `problem` | the problem's own, one of the next two |
 | `isotropic` | $-\lVert\theta\rVert^2 / 2\sigma^2$ |
 | `fan-in` | $-\sum_i n_i (\theta_i - c_i)^2 / 2\sigma^2$ |
 | `unsquared` | $-M \lVert\theta\rVert / 2\sigma^2$ |
@@ -25,7 +26,7 @@ points M. It is there to print their column and for nothing else.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -33,13 +34,13 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pseudocore.core.problem import Problem
+from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.execution import map_independent
 
-Prior = Literal["isotropic", "fan-in", "unsquared"]
+Prior = Literal["problem", "isotropic", "fan-in", "unsquared"]
 LogPrior = Callable[[Tensor], Tensor]
 
 NUM_COPIES = 8
@@ -48,15 +49,21 @@ augmentation.
 """
 
 
+def under(problem: Problem, kind: Prior, scale: float | None) -> Problem:
+    """The problem under another Gaussian prior; kind and scale default to its own."""
+    own = problem.prior
+    if kind == "unsquared" or (kind in ("problem", own.kind) and scale in (None, own.scale)):
+        return problem
+    prior = GaussianPrior(scale or own.scale, own.kind if kind == "problem" else kind)
+    return replace(problem, prior=prior)
+
+
 def log_prior(problem: Problem, kind: Prior, scale: float | None, num_points: int) -> LogPrior:
-    """log p(theta) up to a constant; `scale` defaults to the problem's own."""
-    sigma = problem.prior.scale if scale is None else scale
+    """log p(theta) up to a constant; kind and scale default to the problem's own."""
     if kind == "unsquared":
+        sigma = problem.prior.scale if scale is None else scale
         return lambda theta: -num_points * theta.norm(dim=-1) / (2 * sigma**2)
-    if kind == "isotropic":
-        return lambda theta: -0.5 * (theta / sigma).square().sum(-1)
-    centre, spread = problem.model.layer_scale(device=problem.device, dtype=problem.dtype)
-    return lambda theta: -0.5 * ((theta - centre) / (sigma * spread)).square().sum(-1)
+    return partial(under(problem, kind, scale).log_prior, normalised=False)
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ def exact(
     `per_chain` is whether several chains go through the network one by one; defaults to whether it
     is convolutional and on a GPU.
     """
-    x, y, weight = problem.inputs(coreset.x), *_targets_and_weight(problem, coreset)
+    x, y, weight = problem.inputs(coreset.x), *problem.targets_and_weight(coreset)
     if (augment := problem.augment) is not None:
         x = torch.cat([augment(x, rng("copy", number)) for number in range(NUM_COPIES)])
         y, weight = torch.cat([y] * NUM_COPIES), weight.repeat(NUM_COPIES) / NUM_COPIES
@@ -123,7 +130,7 @@ def estimated(problem: Problem, coreset: Coreset, prior: LogPrior, batch_size: i
     Coresets up to `batch_size` are used whole. Batches are drawn with replacement, and their sum is
     scaled to that of all points.
     """
-    y, weight = _targets_and_weight(problem, coreset)
+    y, weight = problem.targets_and_weight(coreset)
     scale, augment = len(coreset) / batch_size, problem.augment
     is_whole = len(coreset) <= batch_size
     # A full training set stays as it is stored.
@@ -148,9 +155,3 @@ def estimated(problem: Problem, coreset: Coreset, prior: LogPrior, batch_size: i
         return scale * (weight[index] * likelihood).sum(-1) + prior(theta)
 
     return on_all if is_whole else on_batches
-
-
-def _targets_and_weight(problem: Problem, coreset: Coreset) -> tuple[Tensor, Tensor]:
-    y = coreset.targets.to(problem.device)
-    y = y.to(problem.dtype) if y.is_floating_point() else y
-    return y, coreset.weight.to(problem.device, problem.dtype)

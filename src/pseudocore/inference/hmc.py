@@ -29,35 +29,28 @@ Deviations:
 5. The authors draw momentum with scale $\sigma_r$ but move and test with unit mass;
    `mismatched_momentum` does so.
 6. The authors' prior norm is unsquared: `prior` = unsquared (`density.py`).
-7. Temperature and scale of the prior are selected (`choose.py`) by default, and the prior is scaled
-   by fan-in; as published 1, a fixed λ and isotropic.
+7. The prior is the problem's, by default scaled by fan-in; as published a fixed λ and isotropic.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.config import Count, Fraction, Positive, Range, Whole
+from pseudocore.core.config import Count, Fraction, Positive, Whole
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
 from pseudocore.inference.chain import ChainSampler, Units
-from pseudocore.inference.choose import Setting
 from pseudocore.inference.draws import Draws
 from pseudocore.inference.step_size import Adaptation, adapt, begin
 
 MIN_BURN_TO_ADAPT = 10
 """Burnt draws below which the step size is not adapted: the first few only swing around it."""
-
-CANDIDATES = ((0.1, 8.0), (0.001, 2.0), (0.001, 4.0), (0.001, 8.0))
-"""Temperature and scale of the prior to select from, by the study in docs/inference.md; the first
-where the coreset is all there is, so that nothing is left to select on.
-"""
 
 GradLogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Thetas (chains, parameters) to the gradient of the log-density there and its value (chains,)."""
@@ -87,14 +80,6 @@ class HMC(ChainSampler):
     num_draws: Count = 20
     num_burn: Whole = 100
     num_chains: Count = 4
-    temperature: Annotated[float | None, Range(above=0)] = None
-    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior. Defaults to .1
-    or .001, selected by short chains scored on held-out training points.
-    """
-    prior_scale: Annotated[float | None, Range(above=0)] = None
-    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the
-    parameters themselves. Defaults to 8 at .1, and to 2, 4 or 8, selected likewise, at .001.
-    """
     num_leapfrog: Count = 10
     """Leapfrog steps a proposal."""
     step_size: Positive = 0.05
@@ -119,7 +104,7 @@ class HMC(ChainSampler):
         """`log_density` must be the same function at every call."""
         gradient, value = self._gradient(log_density, rng)(theta)
         step = torch.zeros((), dtype=theta.dtype, device=theta.device)
-        adaptation = begin(self.step_size * self._temperature**0.5, value)
+        adaptation = begin(self.step_size * self.temperature**0.5, value)
         return HMCState(theta, value, gradient, step, adaptation)
 
     def step(self, log_density: LogDensity, state: HMCState, rng: Rng) -> tuple[HMCState, HMCInfo]:
@@ -149,19 +134,8 @@ class HMC(ChainSampler):
         return HMCState(theta, value, gradient, step, adaptation), info
 
     def log_density(self, problem: Problem, coreset: Coreset, rng: Rng) -> LogDensity:
-        scale = self.prior_scale or CANDIDATES[0][1]
-        prior = density.log_prior(problem, self.prior, scale, len(coreset))
+        prior = density.log_prior(problem, self.prior, self.prior_scale, len(coreset))
         return density.exact(problem, coreset, prior, rng("copies"))
-
-    def candidates(self, problem: Problem, coreset: Coreset) -> list[Setting]:
-        is_given = self.temperature is not None and self.prior_scale is not None
-        if is_given or len(coreset) >= problem.num_train:
-            return []
-        pairs = dict.fromkeys(
-            (self.temperature or temperature, self.prior_scale or scale)
-            for temperature, scale in CANDIDATES
-        )
-        return [{"temperature": temperature, "prior_scale": scale} for temperature, scale in pairs]
 
     def units(self, problem: Problem) -> Units | None:
         if self.mass == "equal":
@@ -172,7 +146,7 @@ class HMC(ChainSampler):
         accepted, step_size = draws.trace("accepted"), draws.trace("step_size").double()
         if accepted.any():
             return None
-        last = float(step_size.mean()) / self._temperature**0.5
+        last = float(step_size.mean()) / self.temperature**0.5
         smaller = f"{last / 10:.1g}"
         if self.target_accept > 0:
             smaller = f"a first guess of {smaller} and a longer num_burn"
@@ -192,13 +166,9 @@ class HMC(ChainSampler):
             f"{self.init_scale:g}, or the network's own"
         )
 
-    @property
-    def _temperature(self) -> float:
-        return self.temperature or CANDIDATES[0][0]
-
     def _gradient(self, log_density: LogDensity, rng: Rng) -> GradLogDensity:
         cold = density.rewrap(
-            log_density, lambda theta, rng: log_density(theta, rng) / self._temperature
+            log_density, lambda theta, rng: log_density(theta, rng) / self.temperature
         )
         return lambda theta: density.grad_log_density(cold, theta, rng("density"))
 

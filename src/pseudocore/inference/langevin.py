@@ -16,34 +16,23 @@ slower mixing.
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from torch import Tensor
 
-from pseudocore.core.config import Count, Positive, Range
+from pseudocore.core.config import Count, Range
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference import density
 from pseudocore.inference.chain import ChainSampler
-from pseudocore.inference.choose import FACTORS, Setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class StochasticSampler(ChainSampler):
     """Chains on estimates of the log-posterior, without a Metropolis test."""
 
-    temperature: Positive = 0.1
-    """T: draws are from the posterior to the power 1/T; below 1 is a cold posterior."""
-    prior_scale: Positive = 8.0
-    """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the
-    parameters themselves.
-    """
-    choose_prior: Literal["given", "split"] = "given"
-    """Whether prior_scale is used as it is, or selected within a factor of 4 by short chains scored
-    on held-out training points.
-    """
     num_inner: Count = 20
     """Gradient steps between draws."""
     step_size: Annotated[float | None, Range(above=0)] = None
@@ -69,11 +58,6 @@ class StochasticSampler(ChainSampler):
     def log_density(self, problem: Problem, coreset: Coreset, rng: Rng) -> LogDensity:
         prior = density.log_prior(problem, self.prior, self.prior_scale, len(coreset))
         return density.estimated(problem, coreset, prior, self.points_per_step(coreset))
-
-    def candidates(self, problem: Problem, coreset: Coreset) -> list[Setting]:
-        factors = FACTORS if self.choose_prior == "split" else ()
-        scales = [factor * self.prior_scale for factor in factors]
-        return [{"prior_scale": scale, "choose_prior": "given"} for scale in scales]
 
     def fitted_to(self, coreset: Coreset) -> Self:
         usual = self.relative_step_size / float(coreset.weight.sum()) ** self.weight_power

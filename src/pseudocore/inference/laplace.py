@@ -39,12 +39,12 @@ Deviations:
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.config import Count, Positive
+from pseudocore.core.config import Count, Positive, Range
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
@@ -78,13 +78,15 @@ class Laplace(FitSettings):
 
     step_size: Positive = 3e-3
     """Adam's first step size; it falls to 0 along a cosine."""
-    temperature: Positive = 0.01
+    temperature: Positive = 1.0
     """T: the covariance is T times that of the posterior."""
-    prior: Literal["isotropic", "fan-in"] = "fan-in"
-    """Gaussian on all parameters alike, or by each layer's fan-in."""
-    prior_scale: Positive = 50.0
+    prior: Literal["problem", "isotropic", "fan-in"] = "problem"
+    """The problem's own prior, or another: Gaussian on all parameters alike, or by each layer's
+    fan-in.
+    """
+    prior_scale: Annotated[float | None, Range(above=0)] = None
     """Scale of the prior: in units of one over the root of the fan-in, or for isotropic of the
-    parameters themselves.
+    parameters themselves. Defaults to the problem's own.
     """
     choose_prior: Literal["given", "marginal"] = "given"
     """Whether prior_scale is the last layer's too, or that one has the scale of the largest
@@ -118,7 +120,8 @@ class Laplace(FitSettings):
 
         selected = {}
         if self.choose_prior == "marginal":
-            selected = {"prior_scale": math.sqrt(self._fan_in(problem) / posterior.precision)}
+            under = density.under(problem, self.prior, self.prior_scale)
+            selected = {"prior_scale": math.sqrt(_fan_in(under) / posterior.precision)}
         return GaussianPosterior(
             problem,
             predict=mc if len(drawn) else probit,
@@ -129,6 +132,7 @@ class Laplace(FitSettings):
 
     def posterior(self, problem: Problem, coreset: Coreset, rng: Rng) -> HeadPosterior:
         """The mode, and the Gaussian over the head around it."""
+        problem = density.under(problem, self.prior, self.prior_scale)
         if (size := len(coreset) * problem.num_classes) > MAX_ROWS:
             raise ConfigError(
                 f"laplace factors a matrix of {size}×{size}, points times classes; above "
@@ -153,16 +157,16 @@ class Laplace(FitSettings):
             if failed or not root.isfinite().all():
                 raise RunError(
                     "laplace found no curvature it could invert: training may have diverged (a "
-                    f"smaller step_size), or prior_scale = {self.prior_scale:g} is too extreme",
+                    f"smaller step_size), or prior_scale = {problem.prior.scale:g} is too extreme",
                     code="no-curvature",
-                    prior_scale=self.prior_scale,
+                    prior_scale=problem.prior.scale,
                 )
             factor = torch.linalg.solve_triangular(root, identity, upper=False)
         return HeadPosterior(theta, statistics, features, roots, factor, precision)
 
     def _mode(self, problem: Problem, coreset: Coreset, rng: Rng) -> Tensor:
         """The parameters of largest log-posterior, by Adam."""
-        log_prior = density.log_prior(problem, self.prior, self.prior_scale, len(coreset))
+        log_prior = density.log_prior(problem, "problem", None, len(coreset))
         log_density = density.estimated(problem, coreset, log_prior, self.batch_size)
 
         def gradient(theta: Tensor, _: Tensor, rng: Rng) -> tuple[Tensor, None]:
@@ -179,13 +183,15 @@ class Laplace(FitSettings):
     def _head_precision(self, problem: Problem, theta: Tensor, gram: Tensor) -> float:
         if self.choose_prior == "given":
             # A huge scale squared by ** would raise.
-            return self._fan_in(problem) / self.prior_scale / self.prior_scale
+            return _fan_in(problem) / problem.prior.scale / problem.prior.scale
         weight, bias = problem.model.head(theta.double())
         squared_norm = float(weight.square().sum() + bias.square().sum())
         return best_precision(torch.linalg.eigvalsh(gram), squared_norm, self.temperature)
 
-    def _fan_in(self, problem: Problem) -> int:
-        return problem.model.num_features if self.prior == "fan-in" else 1
+
+def _fan_in(problem: Problem) -> int:
+    """Of the head, in units of which its prior's scale is."""
+    return problem.model.num_features if problem.prior.kind == "fan-in" else 1
 
 
 def logit_covariance(

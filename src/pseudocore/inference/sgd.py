@@ -7,7 +7,9 @@ $$ v \leftarrow \mu v + \eta_t \left(\nabla_\theta \sum_m \bar w_m \log p(y_m \m
    - \delta\,\theta\right), \qquad \theta \leftarrow \theta + v, \qquad
    \bar w_m = w_m / \textstyle\sum w $$
 
-with $\eta_t$ falling from `step_size` to 0 along a cosine, or by steps. `ensemble` does it from
+with $\eta_t$ falling from `step_size` to 0 along a cosine, or by steps. With `regulariser` = prior
+$\nabla_\theta \log p(\theta) / \sum w$ takes the place of $-\delta\,\theta$: the maximum is that of
+the problem's posterior. `ensemble` does it from
 `num_members` starting points at once and averages the predicted probabilities (Lakshminarayanan et
 al. 2017).
 
@@ -49,6 +51,10 @@ class PlainTraining(FitSettings):
     """Share of the last change that is kept."""
     weight_decay: NonNegative = 5e-4
     """Weight decay."""
+    regulariser: Literal["decay", "prior"] = "decay"
+    """What keeps parameters small: weight decay, or the problem's prior in its place, so that
+    training maximises the log-posterior.
+    """
     schedule: Literal["cosine", "steps"] = "cosine"
     """How the step size falls: to 0 along a cosine, or to a fifth after two thirds of the steps and
     again after five sixths.
@@ -79,14 +85,21 @@ class PlainTraining(FitSettings):
         options: Any = {"device": problem.device, "dtype": problem.dtype}
         theta = problem.model.init(rng("theta"), num=num, **options)
 
+        is_map, total = self.regulariser == "prior", float(coreset.weight.sum())
+
+        def loss(theta: Tensor, rng: Rng) -> Tensor:
+            value = log_density(theta, rng)
+            if is_map:
+                value = value + problem.log_prior(theta, normalised=False) / total
+            return -value.sum()  # over networks, whose gradients do not interact
+
         def gradient(theta: Tensor, _: Tensor, rng: Rng) -> tuple[Tensor, None]:
-            # A sum over networks, whose gradients do not interact.
-            return autodiff.grad(lambda theta: -log_density(theta, rng).sum())(theta), None
+            return autodiff.grad(lambda theta: loss(theta, rng))(theta), None
 
         def optimiser(
             gradient: Tensor, moments: SGDMoments, theta: Tensor
         ) -> tuple[Tensor, SGDMoments]:
-            force = decayed(gradient, theta, self.weight_decay)
+            force = gradient if is_map else decayed(gradient, theta, self.weight_decay)
             step_size = self.step_size * self._share(moments.steps)
             # The velocity holds step sizes: a falling one does not slow down earlier changes.
             change, velocity = sgd(step_size * force, moments.velocity, 1.0, momentum=self.momentum)

@@ -37,6 +37,15 @@ class Recipe:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
+FORMER: Mapping[str, Mapping[str, Any]] = {
+    "hmc": {"select": "cold"},
+    "a-sghmc": {"temperature": 0.1, "prior": "fan-in", "prior_scale": 8.0},
+}
+"""Options of inferences that were defaults when the tables were measured: what their own protocol
+sets where a preset names none. The sheets write them out.
+"""
+
+
 @dataclass(frozen=True)
 class Missing:
     reason: str
@@ -135,7 +144,7 @@ def _protocols(cell: Cell, preset: Preset) -> dict[str, EvaluationProtocol]:
     if wanted not in inferences or wanted == "sghmc":
         wanted = f"a-{wanted}"
     true = preset.protocols[TRUE]
-    found = {TRUE: true if true.inference == wanted else EvaluationProtocol(wanted, {})}
+    found = {TRUE: true if true.inference == wanted else _true(wanted)}
     for name, one in preset.protocols.items():
         if name != TRUE and one.inference == wanted:
             found[PUBLISHED] = one
@@ -145,6 +154,10 @@ def _protocols(cell: Cell, preset: Preset) -> dict[str, EvaluationProtocol]:
             name: one._replace(setup={**one.setup, "model": target}) for name, one in found.items()
         }
     return found
+
+
+def _true(inference: str) -> EvaluationProtocol:
+    return EvaluationProtocol(inference, dict(FORMER.get(inference, {})))
 
 
 def _per_class(cell: Cell) -> int:

@@ -2,7 +2,7 @@
 
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from pseudocore.core.errors import ArtifactError
 from pseudocore.presets import TRUE
 from pseudocore.reproduce import records
 from pseudocore.reproduce.cells import DIGITS, Cell
-from pseudocore.reproduce.recipes import Recipe
+from pseudocore.reproduce.recipes import FORMER, Recipe
 from pseudocore.store.files import decode_json, encode_json
 from pseudocore.store.folders import hardware, now, versions
 
@@ -132,6 +132,30 @@ def _refuse_earlier_layout(out: Path, table: str) -> None:
         )
 
 
+def _written_out(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a stored result, with former defaults written out."""
+    found = dict(settings)
+    if "ways" in settings:
+        found["ways"] = {
+            name: {**way, "options": former_options(way["inference"], way["options"])}
+            for name, way in settings["ways"].items()
+        }
+    config = dict(settings.get("config", {}))
+    if evaluate := config.get("evaluate"):
+        config["evaluate"] = former_options(evaluate["inference"], evaluate)
+    if config.get("method") == "psvi":
+        config["setup"] = {"prior": "isotropic", "prior_scale": 1.0, **config["setup"]}
+    return {**found, "config": config} if config else found
+
+
+def former_options(inference: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an inference with its former defaults."""
+    former = FORMER.get(inference, {})
+    if "select" in former and "temperature" in options:
+        former = {"select": "none"}
+    return {**former, **options}
+
+
 def _read(path: Path, record: Mapping[str, Any]) -> Result:
     entries = {name: value for name, value in record.items() if name not in ("kind", "schema")}
     where = f"{path}: {records.name_of(record)}"
@@ -148,7 +172,7 @@ def _read(path: Path, record: Mapping[str, Any]) -> Result:
     if (name := _wrong_entry(result)) is not None:  # people edit files, and disks damage them
         sentence = f"{where} is damaged: its entry {name} has another form"
         raise _artifact(sentence, "damaged", path, entry=name)
-    return result
+    return replace(result, settings=_written_out(result.settings))
 
 
 _ENTRIES = {

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
-from pseudocore.core.problem import GaussianPrior, Problem, label_log_likelihood
+from pseudocore.core.problem import GaussianPrior, PriorKind, Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.models.convnet import ConvNet
+from pseudocore.testing.problems import small_problem
 
 MakeProblem = Callable[..., Problem]
 
@@ -37,7 +39,7 @@ def coreset(y: Tensor, weight: list[float]) -> Coreset:
 
 @pytest.fixture
 def double(make_problem: MakeProblem) -> Problem:
-    return make_problem(dtype=torch.float64, prior=GaussianPrior(0.5))
+    return make_problem(dtype=torch.float64, prior=GaussianPrior(0.5, "isotropic"))
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ def test_a_batch_of_thetas_gives_a_log_posterior_each(double: Problem, theta: Te
             together, torch.stack([double.log_posterior(t, points) for t in thetas])
         )
     assert together[2].item() == pytest.approx(
-        -12.5 * math.log(2) + double.prior.log_density(thetas[2]).item()
+        -12.5 * math.log(2) + double.log_prior(thetas[2]).item()
     )
 
 
@@ -136,12 +138,29 @@ def test_points_are_normalised_before_the_model_sees_them(
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
-def test_the_prior_is_a_normalised_gaussian(scale: float) -> None:
-    theta = Rng(0).normal(4, 7, dtype=torch.float64)
-    normal = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), scale)
-    torch.testing.assert_close(
-        GaussianPrior(scale).log_density(theta), normal.log_prob(theta).sum(-1)
-    )  # type: ignore[no-untyped-call]
+@pytest.mark.parametrize("kind", ["fan-in", "isotropic"])
+def test_the_prior_is_a_normalised_gaussian(scale: float, kind: PriorKind) -> None:
+    """The network: one input channel, 2 of 3×3 weights and 2 biases, 2 gains and 2 shifts of a
+    norm, then a head of 2·4·4 features and 10 classes.
+    """
+    problem = small_problem(model=ConvNet(width=2, depth=1, norm="instance"), dtype=torch.float64)
+    problem = dataclasses.replace(problem, prior=GaussianPrior(scale, kind))
+    sd = [1 / 3] * 20 + [1.0] * 4 + [32**-0.5] * 330
+    centre = [0.0] * 20 + [1.0, 1.0] + [0.0] * 332
+    if kind == "isotropic":
+        sd, centre = [1.0] * 354, [0.0] * 354
+    normal = torch.distributions.Normal(  # type: ignore[no-untyped-call]
+        torch.tensor(centre, dtype=torch.float64), scale * torch.tensor(sd, dtype=torch.float64)
+    )
+    for found, expected in zip(problem.prior_moments(), (normal.mean, normal.stddev), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    theta = Rng(0).normal(4, 354, dtype=torch.float64)
+    expected = normal.log_prob(theta).sum(-1)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(problem.log_prior(theta), expected, rtol=1e-6, atol=0)
+    without = problem.log_prior(theta, normalised=False)
+    torch.testing.assert_close(without - without[0], expected - expected[0], rtol=1e-5, atol=1e-5)
+    at_centre = problem.log_prior(problem.prior_moments()[0], normalised=False)
+    assert float(at_centre) == 0
 
 
 def test_label_log_likelihood_of_hard_and_one_hot_labels_agree() -> None:

@@ -16,8 +16,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Predict
 from pseudocore.inference import HMC, SGLD, Laplace, LastLayerVI
-from pseudocore.inference.choose import FACTORS, by_split, held_out, mean_log_likelihood
-from pseudocore.inference.hmc import CANDIDATES
+from pseudocore.inference.choose import COLD, FACTORS, by_split, held_out, mean_log_likelihood
 
 SETTINGS = [{"prior_scale": factor} for factor in FACTORS]
 
@@ -116,11 +115,11 @@ def test_a_sampler_selects_and_samples_as_if_given(problem: Problem, coreset: Co
     was given it.
     """
     options = {"temperature": 1.0, "prior_scale": 0.5}
-    sgld = SGLD(num_draws=20, num_burn=40, choose_prior="split", **options)  # type: ignore[arg-type]
+    sgld = SGLD(num_draws=20, num_burn=40, select="scale", **options)  # type: ignore[arg-type]
     predictive = sgld.fit(problem, coreset, Rng(0))
     scale = predictive.selected_settings["prior_scale"]
     assert scale in (1.0, 2.0)
-    given = dataclasses.replace(sgld, prior_scale=scale, choose_prior="given")
+    given = dataclasses.replace(sgld, prior_scale=scale, select="none")
     told = given.fit(problem, coreset, Rng(0))
     assert told.selected_settings == {}
     x = problem.data.test.x[:20]
@@ -130,16 +129,16 @@ def test_a_sampler_selects_and_samples_as_if_given(problem: Problem, coreset: Co
 @pytest.mark.parametrize(
     ("given", "tried"),
     [
-        ({}, {(0.1, 8.0), (0.001, 2.0), (0.001, 4.0), (0.001, 8.0)}),
-        ({"temperature": 1.0}, {(1.0, 8.0), (1.0, 4.0), (1.0, 2.0)}),
-        ({"prior_scale": 2.0}, {(0.1, 2.0), (0.001, 2.0)}),
-        ({"temperature": 1.0, "prior_scale": 2.0}, set()),
+        ({"select": "cold"}, {(0.1, 8.0), (0.001, 2.0), (0.001, 4.0), (0.001, 8.0)}),
+        ({"select": "cold", "prior_scale": 2.0}, {(0.1, 2.0), (0.001, 2.0)}),
+        ({}, set()),
+        ({"temperature": 0.01, "prior_scale": 2.0}, set()),
     ],
 )
-def test_hmc_selects_what_it_is_not_given(
-    problem: Problem, coreset: Coreset, given: dict[str, float], tried: set[tuple[float, float]]
+def test_hmc_selects_a_cold_setting_on_request(
+    problem: Problem, coreset: Coreset, given: dict[str, Any], tried: set[tuple[float, float]]
 ) -> None:
-    hmc = HMC(num_draws=4, num_burn=12, num_leapfrog=2, num_chains=2, **given)  # type: ignore[arg-type]
+    hmc = HMC(num_draws=4, num_burn=12, num_leapfrog=2, num_chains=2, **given)
     candidates = hmc.candidates(problem, coreset)
     assert {(one["temperature"], one["prior_scale"]) for one in candidates} == tried
     assert len(candidates) == len(tried)  # none twice
@@ -149,15 +148,15 @@ def test_hmc_selects_what_it_is_not_given(
     if selected:
         del selected["held_out_nll"]
         assert (selected["temperature"], selected["prior_scale"]) in tried
-    same = dataclasses.replace(hmc, **selected).fit(problem, coreset, Rng(0))
+    same = dataclasses.replace(hmc, select="none", **selected).fit(problem, coreset, Rng(0))
     assert torch.equal(predictive(problem.data.test.x[:20]), same(problem.data.test.x[:20]))
 
 
 def test_hmc_on_all_training_points_has_nothing_to_select_on(problem: Problem) -> None:
     whole, x = problem.subset(torch.arange(problem.num_train)), problem.data.test.x[:5]
-    hmc = HMC(num_draws=2, num_burn=12, num_leapfrog=2, num_chains=2)
-    temperature, scale = CANDIDATES[0]
-    given = dataclasses.replace(hmc, temperature=temperature, prior_scale=scale)
+    hmc = HMC(num_draws=2, num_burn=12, num_leapfrog=2, num_chains=2, select="cold")
+    temperature, scale = COLD[0]
+    given = dataclasses.replace(hmc, select="none", temperature=temperature, prior_scale=scale)
     assert torch.equal(hmc.fit(problem, whole, Rng(0))(x), given.fit(problem, whole, Rng(0))(x))
 
 

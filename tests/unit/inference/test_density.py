@@ -21,9 +21,9 @@ def thetas(problem: Problem, num: int = 3) -> Tensor:
 def test_the_exact_density_is_the_log_posterior(
     problem: Problem, coreset: Coreset, scale: float | None
 ) -> None:
-    theta, prior = thetas(problem), density.log_prior(problem, "isotropic", scale, 12)
+    theta, prior = thetas(problem), density.log_prior(problem, "problem", scale, 12)
     ours = density.exact(problem, coreset, prior, Rng(0))(theta, Rng(0))
-    own = problem.prior if scale is None else problem.prior._replace(scale=scale)
+    own = problem.prior if scale is None else dataclasses.replace(problem.prior, scale=scale)
     own_problem = dataclasses.replace(problem, prior=own)
     theirs = torch.stack([own_problem.log_posterior(one, coreset) for one in theta])
     assert torch.allclose(ours - ours[0], theirs - theirs[0], rtol=1e-12)  # up to a constant

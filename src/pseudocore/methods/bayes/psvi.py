@@ -47,7 +47,7 @@ Deviations:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -107,8 +107,6 @@ class PSVIInfo(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class PSVI(PointSettings):
     """Pseudo-points and weights by reverse KL, for logistic regression."""
-
-    uses_prior: ClassVar[bool] = True
 
     num_steps: Count = 500
     batch_size: Annotated[int | None, Range(low=1)] = None
@@ -313,4 +311,5 @@ def _softmax(problem: Problem) -> Softmax:
         )
     if problem.augment is not None:
         raise ConfigError("psvi takes no augmentation; leave --augment out", code="no-augmentation")
-    return Softmax(num_classes=problem.num_classes, prior=problem.prior.scale)
+    # One scale for all: the fan-in prior of a single layer is isotropic.
+    return Softmax(num_classes=problem.num_classes, prior=float(problem.prior_moments()[1][0]))
