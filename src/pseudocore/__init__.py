@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from pseudocore.core.types import Coreset, Dataset, Examples
     from pseudocore.data.arrays import dataset
     from pseudocore.evaluation.evaluate import Evaluation
+    from pseudocore.evaluation.fidelity import Fidelity
     from pseudocore.inference.posterior import Posterior, Prediction
+    from pseudocore.measuring import fidelity
 
 __version__ = "0.1.0"
 __all__ = [
-    "Coreset", "Dataset", "Evaluation", "Examples", "Posterior", "Prediction", "Problem",
-    "PseudocoreError", "ReduceResult", "Rng", "__version__", "dataset", "evaluate", "infer",
-    "inference", "load", "methods", "models", "reduce", "testing", "train_experts",
+    "Coreset", "Dataset", "Evaluation", "Examples", "Fidelity", "Posterior", "Prediction",
+    "Problem", "PseudocoreError", "ReduceResult", "Rng", "__version__", "dataset", "evaluate",
+    "fidelity", "infer", "inference", "load", "methods", "models", "reduce", "testing",
+    "train_experts",
 ]  # fmt: skip
 
 _PLACES = {
@@ -34,6 +37,8 @@ _PLACES = {
     "pseudocore.core.types": ("Coreset", "Dataset", "Examples"),
     "pseudocore.data.arrays": ("dataset",),
     "pseudocore.evaluation.evaluate": ("Evaluation",),
+    "pseudocore.evaluation.fidelity": ("Fidelity",),
+    "pseudocore.measuring": ("fidelity",),
     "pseudocore.inference.posterior": ("Posterior", "Prediction"),
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pseudocore import references
 from pseudocore.assembly import (
     Data,
     Setup,
@@ -184,8 +185,8 @@ def infer(
     fitted = _inference(inference, options)
     if problem is None:
         changes, network = described(model)
-        problem = _problem(coreset, data, device, network, changes)
-    points = _coreset(coreset)
+        problem = problem_of(coreset, data, device, network, changes)
+    points = coreset_of(coreset)
     problem.check_fits(points)
     points = decoded(problem, points) if points.is_encoded else points
     found = fitted.fit(problem, points, Rng(seed)("infer"))
@@ -207,6 +208,7 @@ def evaluate(
     num_robust: int = 1000,
     published: bool = False,
     landscape: bool = False,
+    fidelity: bool | references.Source = False,
     on_seed: Callable[[int, Metrics], None] = lambda seed, metrics: None,
     **options: Any,
 ) -> Evaluation:
@@ -227,6 +229,7 @@ def evaluate(
         num_robust: Test inputs used for `severities` and `ood`.
         published: Also compute NLL and ECE as published evaluators do, in batches of 256.
         landscape: Also the losses of coreset and data along a line between two networks.
+        fidelity: Also the distance to full-data inference: True, or a reference as in `fidelity`.
         on_seed: Called with each seed and its metrics.
         **options: Fields of the inference, when it is given by name.
 
@@ -237,14 +240,15 @@ def evaluate(
         raise ConfigError(f"seeds = {seeds} must be at least 1", code="invalid-options")
     fields, network = described(model)
     changes = {**dict(setup or {}), **fields}
-    points, began = _coreset(coreset), time.monotonic()
+    points, began = coreset_of(coreset), time.monotonic()
     with profiling.recording() as costs:
-        stored = provenance_table(points, "evaluate")
-        name = str(stored.pop("inference", "last-layer-vi"))
-        if inference is None or inference == name:
-            inference, options = name, {**stored, **config.without_aliases(options)}
-        fitted = _inference(inference, options)
-        problem = _problem(coreset, data, device, network, changes)
+        fitted = inference_for(points, inference, options)
+        problem = problem_of(coreset, data, device, network, changes)
+        full = None
+        if fidelity is not False and fidelity is not None:
+            with profiling.stage("reference", problem.device):
+                source = None if fidelity is True else fidelity
+                full = references.beside(problem, fitted, source)
         check_data(ood)
         other = load_data(ood) if isinstance(ood, str | Path) else ood
         scores = assess(
@@ -252,7 +256,14 @@ def evaluate(
             problem,
             decoded(problem, points) if points.is_encoded else points,
             range(first_seed, first_seed + seeds),
-            Extras(severities, other, num_robust, published, landscape),
+            Extras(
+                severities,
+                other,
+                num_robust,
+                published,
+                landscape,
+                None if full is None else full.predictions(problem.data.test.x),
+            ),
             on_seed,
         )
     return Evaluation(
@@ -264,6 +275,8 @@ def evaluate(
         robust={"num": num_robust, "severities": list(severities)}
         if severities or ood is not None
         else {},
+        reference=None if full is None else full.label,
+        against=references.against(full, fitted),
         seeds=seeds,
         seconds=round(time.monotonic() - began, 3),
         cost=profiling.to_table(costs),
@@ -317,7 +330,20 @@ def _check_method(method: Any) -> None:
     config.check(method)
 
 
-def _coreset(source: Any) -> Coreset:
+def inference_for(
+    coreset: Coreset, inference: str | Inference | None, options: Mapping[str, Any]
+) -> Inference:
+    """The inference asked for; by default, or where it is the same, with the options stored with
+    the coreset.
+    """
+    stored = provenance_table(coreset, "evaluate")
+    name = str(stored.pop("inference", "last-layer-vi"))
+    if inference is None or inference == name:
+        inference, options = name, {**stored, **config.without_aliases(options)}
+    return _inference(inference, options)
+
+
+def coreset_of(source: Any) -> Coreset:
     if isinstance(source, ReduceResult):
         return source.coreset
     if isinstance(source, Coreset):
@@ -330,7 +356,7 @@ def _coreset(source: Any) -> Coreset:
     )
 
 
-def _problem(
+def problem_of(
     source: Any, data: Data | None, device: str, network: Any, changes: Mapping[str, Any]
 ) -> Problem:
     """The problem of a coreset; what a result holds already is used again."""
@@ -340,7 +366,7 @@ def _problem(
         if "model" not in changes and ":" in own:
             network, changes = source.problem.model, {**changes, "model": own}
     check_data(data)
-    return build_problem(_coreset(source), data, device=device, network=network, **changes)
+    return build_problem(coreset_of(source), data, device=device, network=network, **changes)
 
 
 def _inference(inference: Any, options: Mapping[str, Any]) -> Inference:

@@ -1,34 +1,38 @@
-r"""References: the posterior of all training data, as draws and as predictions.
+r"""References: the posterior of all training data, made once.
 
-A reference is the inference of `inference/` fitted to every training point with weight 1, under the
+A reference is an inference of `inference/` fitted to every training point with weight 1, under the
 problem's own likelihood and prior at temperature 1, several times over with streams of its own: the
-distance between the fits is the floor below which no difference to it can be told. What made it is
-in its label: `hmc` is exact up to the number of draws; `sghmc` has no Metropolis test; an ensemble
+distance between the fits is the floor below which no difference to it can be told. Its label says
+what made it: `hmc` is exact up to the number of draws; `sghmc` has no Metropolis test; an ensemble
 draws from no posterior.
 
-Made once, references are kept in the problem's cache under a full description, and can be saved to
-a file that others can load: nothing in it is executed.
+References are kept in the problem's cache under a full description, and can be saved to a file that
+others can load: nothing in it is executed.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from pseudocore.core import config
 from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Inference, Predict
+from pseudocore.core.types import Inference
+from pseudocore.inference import full_posterior
 from pseudocore.inference.diagnostics import of_all_seeds
-from pseudocore.inference.posterior import DrawsPosterior, Posterior
+from pseudocore.inference.full_posterior import FullPosterior, Role
+from pseudocore.inference.posterior import Posterior
 from pseudocore.runtime.profiling import stage
 from pseudocore.store.coreset_file import read_tensors, write_tensors
 from pseudocore.store.files import StrPath, decode_json, encode_json, file_error
+
+Source = str | Path | FullPosterior | None
+"""A reference: the name of an inference, a file, one that is made, or None for the default."""
 
 NUM_FITS = 2
 """Independent fits of a reference."""
@@ -44,80 +48,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ensemble": {"num_members": 10, "num_steps": 2000},
 }
 """Options of each inference on all data, beside its own defaults: long enough to compare with."""
-
-MAX_PREDICTIONS = 100_000
-"""Training points whose predictions are stored where there are no draws to make them of."""
-
-Role = Literal["measure", "learn"]
-"""What a reference is for. A coreset is measured against draws that its method did not see."""
-
-
-class Fit(NamedTuple):
-    """One fit to all data."""
-
-    thetas: Tensor | None  # (draws, parameters); None where there are no draws
-    log_probs: dict[str, Tensor]  # predictions (n, classes) by digest of the inputs
-
-
-@dataclass(frozen=True, eq=False)
-class FullPosterior:
-    """A `core.types.Reference`: the posterior of all training data."""
-
-    problem: Problem
-    inference: str
-    options: dict[str, Any]
-    """Of the inference, all of them."""
-    seed: int
-    role: Role
-    fits: tuple[Fit, ...]
-    diagnostics: dict[str, float]
-    """The worst over fits."""
-    warnings: list[str]
-    _refitted: dict[int, Predict] = field(default_factory=dict)
-
-    @property
-    def thetas(self) -> Tensor:
-        """Draws of all fits, (draws, parameters)."""
-        thetas = [fit.thetas for fit in self.fits if fit.thetas is not None]
-        if not thetas:
-            raise ConfigError(
-                f"{self.label} holds predictions but no draws; a reference by hmc or sghmc has some",
-                code="no-draws",
-                inference=self.inference,
-            )
-        return torch.cat(thetas).to(self.problem.device, self.problem.dtype)
-
-    @property
-    def label(self) -> str:
-        num = len(self.fits)
-        kind = {"ensemble": "ensembles, which draw from no posterior"}.get(self.inference)
-        draws = 0 if self.fits[0].thetas is None else len(self.fits[0].thetas)
-        of_draws = f" of {draws} draws" * (draws > 0 and kind is None)
-        return (
-            f"{self.inference} on all {self.problem.num_train} training points,"
-            f" {num} {kind or 'fits'}{of_draws}"
-        )
-
-    def log_probs(self, raw: Tensor) -> list[Tensor]:
-        """Log-probabilities (n, classes) of raw inputs by each fit, on the CPU in float64."""
-        key = digest(raw)
-        return [self._predicted(number, raw, key).double() for number in range(len(self.fits))]
-
-    def _predicted(self, number: int, raw: Tensor, key: str) -> Tensor:
-        fit = self.fits[number]
-        if key not in fit.log_probs:
-            if number not in self._refitted:
-                self._refitted[number] = self._predictor(number)
-            fit.log_probs[key] = predicted(self._refitted[number], raw)
-        return fit.log_probs[key]
-
-    def _predictor(self, number: int) -> Predict:
-        thetas = self.fits[number].thetas
-        if thetas is not None:
-            thetas = thetas.to(self.problem.device, self.problem.dtype)
-            return DrawsPosterior(self.problem, thetas, _every(self.problem))
-        made = _built(self.problem, self.inference, self.options)
-        return _fitted(made, self.problem, _stream(self.seed, self.role, number))
 
 
 def reference(
@@ -146,8 +76,8 @@ def reference(
     """
     if num_fits < 1:
         raise ConfigError(f"num_fits = {num_fits} must be at least 1", code="invalid-options")
-    problem = dataclasses.replace(problem, augment=None, experts=None, reference=None)
-    made = _built(problem, inference or affordable(problem), options)
+    problem = _bare(problem)
+    made = _built(inference or affordable(problem), options)
     about = _description(problem, made, seed, role, num_fits)
     if (cache := problem.cache) is None or not _is_describable(problem):
         return _make(problem, made, seed, role, num_fits)
@@ -156,9 +86,31 @@ def reference(
         if kept is not None and (found := _unpacked(problem, kept)) is not None:
             return found
         new = _make(problem, made, seed, role, num_fits)
-        header = torch.frombuffer(bytearray(encode_json(_header(new)).encode()), dtype=torch.uint8)
-        cache.save(about, {**_tensors(new), "header": header})
+        text = encode_json(full_posterior.to_header(new)).encode()
+        header = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        cache.save(about, {**full_posterior.to_tensors(new), "header": header})
         return new
+
+
+def beside(problem: Problem, fitted: Inference, source: Source) -> FullPosterior:
+    """The reference to compare an inference on a coreset with: the one given, else the same
+    inference on all data; of samplers, with the options of a reference.
+    """
+    if isinstance(source, FullPosterior):
+        return source
+    if source is not None and str(source) not in inferences:
+        return load(source, problem)
+    name = inferences.name_of(fitted)
+    if source is not None and str(source) != name:
+        return reference(problem, str(source))
+    return reference(problem, name, **({} if name in OPTIONS else config.to_dict(fitted)))
+
+
+def against(full: FullPosterior | None, fitted: Inference) -> str | None:
+    """The name of a reference's inference, where it is not the one on the coreset."""
+    if full is None or full.inference == inferences.name_of(fitted):
+        return None
+    return full.inference
 
 
 def with_reference(problem: Problem) -> Problem:
@@ -190,13 +142,13 @@ def save(path: StrPath, reference: FullPosterior) -> None:
     """Write a reference to a safetensors file."""
     about = _description(
         reference.problem,
-        _built(reference.problem, reference.inference, reference.options),
+        _built(reference.inference, reference.options),
         reference.seed,
         reference.role,
         len(reference.fits),
     )
-    header = {**_header(reference), "about": about}
-    write_tensors(path, _tensors(reference), kind="reference", header=header)
+    header = {**full_posterior.to_header(reference), "about": about}
+    write_tensors(path, full_posterior.to_tensors(reference), kind="reference", header=header)
 
 
 def load(path: StrPath, problem: Problem) -> FullPosterior:
@@ -204,7 +156,7 @@ def load(path: StrPath, problem: Problem) -> FullPosterior:
 
     Raises ArtifactError when it is of other data, or another model, preprocessing or prior.
     """
-    problem = dataclasses.replace(problem, augment=None, experts=None, reference=None)
+    problem = _bare(problem)
     tensors, header = read_tensors(path, kind="reference")
     about = header.get("about")
     if not isinstance(about, Mapping):
@@ -218,38 +170,18 @@ def load(path: StrPath, problem: Problem) -> FullPosterior:
             path=path,
             differing=differing,
         )
-    found = _of_tensors(problem, tensors, header)
+    found = full_posterior.from_stored(problem, tensors, header)
     if found is None:
         raise file_error(path, "is damaged: it is no complete reference", "damaged-file")
     return found
 
 
-@torch.no_grad()
-def predicted(predict: Predict, raw: Tensor, size: int = 1024) -> Tensor:
-    """Log-probabilities (n, classes) of raw inputs, batch by batch, on the CPU."""
-    return torch.cat([predict(part).cpu() for part in torch.split(raw, size)])
-
-
-def digest(raw: Tensor) -> str:
-    """What predictions for inputs are stored under."""
-    import hashlib
-
-    found = hashlib.blake2b(f"{tuple(raw.shape)} {raw.dtype}".encode(), digest_size=16)
-    found.update(raw.contiguous().numpy().data)
-    return found.hexdigest()
-
-
 def _make(problem: Problem, made: Inference, seed: int, role: Role, num_fits: int) -> FullPosterior:
     fits, diagnoses = [], []
     for number in range(num_fits):
-        predict = _fitted(made, problem, _stream(seed, role, number))
-        thetas, known = _thetas(predict), {}
-        sets = [problem.data.test.x]
-        if thetas is None and problem.num_train <= MAX_PREDICTIONS:
-            sets.append(problem.data.train.x)
-        for raw in sets:
-            known[digest(raw)] = predicted(predict, raw)
-        fits.append(Fit(thetas, known))
+        rng = full_posterior.stream(seed, role, number)
+        predict = full_posterior.fit_all(made, problem, rng)
+        fits.append(full_posterior.fit_of(predict, problem))
         if isinstance(predict, Posterior) and predict.diagnostics is not None:
             diagnoses.append(predict.diagnostics)
     worst = {}
@@ -270,30 +202,17 @@ def _make(problem: Problem, made: Inference, seed: int, role: Role, num_fits: in
     )
 
 
-def _built(problem: Problem, inference: str | Inference, options: Mapping[str, Any]) -> Inference:
+def _bare(problem: Problem) -> Problem:
+    """Without what belongs to making a coreset."""
+    return dataclasses.replace(problem, augment=None, experts=None, reference=None)
+
+
+def _built(inference: str | Inference, options: Mapping[str, Any]) -> Inference:
     if not isinstance(inference, str):
         return inference
     chosen = {**OPTIONS.get(inference, {}), **options}
     built: Inference = config.build(inferences[inference].make, chosen, what=inference)
     return built
-
-
-def _fitted(made: Inference, problem: Problem, rng: Rng) -> Predict:
-    return made.fit(problem, _every(problem), rng)
-
-
-def _every(problem: Problem) -> Coreset:
-    return problem.subset(torch.arange(problem.num_train))
-
-
-def _stream(seed: int, role: Role, number: int) -> Rng:
-    return Rng(seed)("reference", role, number)
-
-
-def _thetas(predict: Predict) -> Tensor | None:
-    """Draws (draws, parameters) behind a prediction, chain by chain within a draw."""
-    draws = predict.draws if isinstance(predict, Posterior) else None
-    return None if draws is None else draws.cpu()
 
 
 def _is_describable(problem: Problem) -> bool:
@@ -330,53 +249,11 @@ def _description(
     }
 
 
-_HEADER = {"inference": str, "options": dict, "seed": int, "role": str, "diagnostics": dict,
-           "warnings": list}  # fmt: skip
-
-
-def _header(reference: FullPosterior) -> dict[str, Any]:
-    entries = {name: getattr(reference, name) for name in _HEADER}
-    return {**entries, "label": reference.label, "num_fits": len(reference.fits)}
-
-
-def _tensors(reference: FullPosterior) -> dict[str, Tensor]:
-    tensors = {}
-    for number, fit in enumerate(reference.fits):
-        if fit.thetas is not None:
-            tensors[f"thetas.{number}"] = fit.thetas
-        for key, log_probs in fit.log_probs.items():
-            tensors[f"log_probs.{number}.{key}"] = log_probs
-    return tensors
-
-
-def _unpacked(problem: Problem, tensors: dict[str, Tensor]) -> FullPosterior | None:
+def _unpacked(problem: Problem, kept: Mapping[str, torch.Tensor]) -> FullPosterior | None:
     """A reference from the cache; None for what is none."""
     try:
-        header = decode_json(bytes(tensors.pop("header").tolist()))
-    except (KeyError, ValueError):
+        header = decode_json(bytes(kept["header"].tolist()))
+    except (KeyError, ValueError, TypeError):
         return None
-    return _of_tensors(problem, tensors, header)
-
-
-def _of_tensors(
-    problem: Problem, tensors: Mapping[str, Tensor], header: Mapping[str, Any]
-) -> FullPosterior | None:
-    if not all(isinstance(header.get(name), kind) for name, kind in _HEADER.items()):
-        return None
-    fits = []
-    for number in range(int(header.get("num_fits", 0))):
-        start = f"log_probs.{number}."
-        known = {
-            name.removeprefix(start): value
-            for name, value in tensors.items()
-            if name.startswith(start) and value.shape[1:] == (problem.num_classes,)
-        }
-        thetas = tensors.get(f"thetas.{number}")
-        if thetas is not None and thetas.shape[1:] != (problem.model.num_parameters,):
-            return None
-        fits.append(Fit(thetas, known))
-    return (
-        FullPosterior(problem, fits=tuple(fits), **{name: header[name] for name in _HEADER})
-        if fits
-        else None
-    )
+    tensors = {name: value for name, value in kept.items() if name != "header"}
+    return full_posterior.from_stored(problem, tensors, header)

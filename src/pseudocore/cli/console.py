@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pseudocore.evaluation.names import format_metric, metric_title
+from pseudocore.evaluation.names import format_metric, metric_title, num_digits
 from pseudocore.evaluation.tables import Row, metric_names
 from pseudocore.progress import console
 from pseudocore.progress import progress as progress
@@ -53,7 +53,10 @@ def comparison_table(rows: list[Row], *, details: bool = False) -> Table:
         budget = "" if row.per_class is None else str(row.per_class)
         cells = [row.data, budget, row.method, row.inference, *[row.variant] * has_variants]
         cells += [
-            format_metric(*row.metrics[name]) if name in row.metrics else "" for name in names
+            format_metric(*row.metrics[name], digits=num_digits(name))
+            if name in row.metrics
+            else ""
+            for name in names
         ]
         cells += [format_metric(row.cost[name].mean) if name in row.cost else "" for name in stages]
         table.add_row(*cells, str(row.num))

@@ -14,27 +14,27 @@ from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
 from pseudocore.cli.output import file_name, keep_and_show, warn_of_divergence
 from pseudocore.core.registry import inferences
-from pseudocore.evaluation.names import DETAILS, format_metric
+from pseudocore.evaluation.names import DETAILS, format_metric, num_digits
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.run_folder import Run
 
 NAME = "evaluate"
 _NUM_ROBUST = 1000
-_NOT_CHANGEABLE = ("data", *PRIOR_FIELDS, "experts")
+NOT_CHANGEABLE = ("data", *PRIOR_FIELDS, "experts")
 """Setup fields that an evaluation cannot change: inferences have flags of the prior's names."""
 
 
 def make_app(words: Sequence[str]) -> App:
     """The verb with the flags of the inference that `words` ask for."""
-    name = flagging.value_of(words, "--inference") or _intended(words)
+    name = flagging.value_of(words, "--inference") or intended(words)
     of_inference = flagging.parameters(inferences[name].make, f"Inference: {name}")
     of_setup = flagging.parameters(
-        Setup, "Change what the coreset was made with", skip=_NOT_CHANGEABLE
+        Setup, "Change what the coreset was made with", skip=NOT_CHANGEABLE
     )
     return flagging.verb(NAME, _verb(name, words), [*of_inference, *of_setup])
 
 
-def _intended(words: Sequence[str]) -> str:
+def intended(words: Sequence[str]) -> str:
     """The inference that the run or coreset file among `words` is meant for."""
     for path in map(Path, words):
         table: Any = None
@@ -62,6 +62,8 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         num_robust: Annotated[int, AtLeastOne] = _NUM_ROBUST,
         published: Annotated[bool, Switch] = False,
         landscape: Annotated[bool, Switch] = False,
+        fidelity: Annotated[bool, Switch] = False,
+        reference: str | None = None,
         data: str | None = None,
         device: Device = "auto",
         json: Annotated[bool, Switch] = False,
@@ -81,6 +83,9 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
                 numbers.
             landscape: Also compute the losses of coreset and data between networks trained on
                 either, for the report.
+            fidelity: Also measure the distance to inference on all data, which takes as long as that
+                does; it is kept for next time.
+            reference: As for pseudocore fidelity; implies --fidelity.
             data: Data set. Defaults to the one the coreset was made from.
             json: Print only a flat object of metrics, each {mean, sd}.
         """
@@ -104,6 +109,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
                 num_robust=num_robust,
                 published=published,
                 landscape=landscape,
+                fidelity=fidelity if reference is None else reference,
                 on_seed=lambda seed, metrics: advance(
                     seed + 1 - first_seed, {"accuracy": metrics.accuracy, "nll": metrics.nll}
                 ),
@@ -121,6 +127,8 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
             "num_robust": num_robust if result["robust"] and num_robust != _NUM_ROBUST else None,
             "published": "yes" if published else None,
             "landscape": "yes" if landscape else None,
+            "fidelity": "yes" if fidelity or reference else None,
+            "reference": reference and Path(reference).name,
             "first_seed": first_seed,
         }
         asked = {field: value for field, value in what_differs.items() if value}
@@ -150,7 +158,7 @@ def _show(result: Mapping[str, Any], title: str, as_json: bool) -> None:
         print_json(result["metrics"])
     else:
         scores = "  ".join(
-            f"{metric} {format_metric(score['mean'], score['sd'])}"
+            f"{metric} {format_metric(**score, digits=num_digits(metric))}"
             for metric, score in result["metrics"].items()
             if metric not in DETAILS
         )

@@ -201,7 +201,7 @@ def _open(runs: tuple[Path, ...]) -> list[Run]:
 
 def _rows(runs: list[Run]) -> list[Row]:
     """One row per setting; runs without an evaluation are named on standard error."""
-    evaluations = {run.path: run.evaluations() for run in runs}
+    evaluations = {run.path: run.results() for run in runs}
     records = [(run.config, one) for run in runs for one in evaluations[run.path].values()]
     missing = [str(path) for path, found in evaluations.items() if not found]
     if not records:

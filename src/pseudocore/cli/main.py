@@ -35,6 +35,8 @@ _VERBS = {
     "reduce": "Make a coreset: a RUN folder with points, configuration and provenance.",
     "evaluate": "Fit --inference on the coreset of a RUN or file and predict the test set: mean ± "
     "sd over fresh networks.",
+    "fidelity": "How far predictions from the coreset of a RUN or file are from those of inference on "
+    "all its data: KL, total variation, agreement, each beside its floor.",
     "continual": "Class-incremental learning: reduce each stage's classes as RUN did, fit the "
     "memory alone, test on all classes seen so far.",
     "testbed": "Run divergence methods on a Gaussian location model, where reverse KL, forward KL "

@@ -11,9 +11,10 @@ import torch
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Inference, Predict, SelectsSettings
+from pseudocore.evaluation.fidelity import measure_seed
 from pseudocore.evaluation.landscape import Points, along
 from pseudocore.evaluation.metrics import Metrics, Spread, in_batches, measure, spreads
-from pseudocore.evaluation.names import DETAILS, format_metric, metric_title
+from pseudocore.evaluation.names import DETAILS, format_metric, metric_title, num_digits
 from pseudocore.evaluation.published_metrics import published_scores
 from pseudocore.evaluation.robustness import (
     Corrupted,
@@ -24,6 +25,7 @@ from pseudocore.evaluation.robustness import (
 from pseudocore.evaluation.spectrum import spectrum
 from pseudocore.inference.diagnostics import Diagnosis, of_all_seeds
 from pseudocore.inference.draws import traces
+from pseudocore.inference.full_posterior import FullPredictions, predicted
 from pseudocore.inference.posterior import Posterior
 from pseudocore.inference.sgd import SGD
 from pseudocore.runtime.profiling import stage
@@ -45,6 +47,8 @@ class Extras(NamedTuple):
     num_robust: int = 1000
     published: bool = False
     landscape: bool = False
+    full: FullPredictions | None = None
+    """What full-data inference predicts for the test set."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -72,6 +76,10 @@ class Evaluation(Mapping[str, Any]):
     """Accuracy by corruption and severity."""
     ood: str | None = None
     """Name of the other data set."""
+    reference: str | None = None
+    """The full-data inference that fidelity is measured against."""
+    against: str | None = None
+    """Its name, where it is not the inference on the coreset."""
     traces: dict[str, Any] | None = None
     """Of the first seed's chains."""
     spectrum: dict[str, list[float]] | None = None
@@ -95,7 +103,7 @@ class Evaluation(Mapping[str, Any]):
         """A line for each metric: its title, mean and standard deviation."""
         width = max(len(metric_title(name)) for name in self.metrics)
         return "\n".join(
-            f"{metric_title(name):<{width}}  {format_metric(**spread)}"
+            f"{metric_title(name):<{width}}  {format_metric(**spread, digits=num_digits(name))}"
             for name, spread in self.metrics.items()
         )
 
@@ -182,6 +190,9 @@ def _one(
         metrics = measure(predict, in_batches(problem.data.test), problem.num_classes)
         if extras.published:
             more |= published_scores(predict, in_batches(problem.data.test))
+        if extras.full is not None:
+            own = predicted(predict, problem.data.test.x).double()
+            more |= measure_seed(extras.full, own, problem.data.test.y)
     by_corruption: dict[tuple[str, int], Metrics] = {}
     if corrupted or extras.ood is not None:
         with stage("robustness", problem.device):

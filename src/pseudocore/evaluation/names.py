@@ -25,15 +25,33 @@ _FOREIGN = {
     for score in ("entropy", "information")
     for measure, better in (("AUROC", max), ("AUPR", max), ("FPR95", min))
 }
-_ALL = _MAIN | _CALIBRATION | _CORRUPTED | _PUBLISHED | _FOREIGN
+_FIDELITY = {
+    "fidelity_kl": ("KL to full", min),
+    "fidelity_tv": ("TV to full", min),
+    "fidelity_agreement": ("agreement with full", max),
+}
+_FIDELITY_DETAILS = {
+    "fidelity_reverse_kl": ("reverse KL to full", min),
+    "fidelity_entropy_correlation": ("entropy correlation with full", max),
+    "fidelity_nll_gap": ("NLL gap to full", min),
+    "fidelity_parameter_kl": ("parameter KL to full", min),
+    "fidelity_parameter_w2": ("parameter W2 to full", min),
+}
+_ALL = _MAIN | _FIDELITY | _FIDELITY_DETAILS | _CALIBRATION | _CORRUPTED | _PUBLISHED | _FOREIGN
+_FLOORS = {
+    name.replace("fidelity_", "fidelity_floor_"): f"floor of {title}"
+    for name, (title, _) in (_FIDELITY | _FIDELITY_DETAILS).items()
+}
 
-TITLES = {name: title for name, (title, _) in _ALL.items()}
+TITLES = {name: title for name, (title, _) in _ALL.items()} | _FLOORS
 """In the order of columns."""
 
 DIRECTIONS = {name: better for name, (_, better) in _ALL.items()}
 """`max` or `min`: which of two values is the better one."""
 
-DETAILS = frozenset(_CALIBRATION)
+DETAILS = (
+    frozenset(_CALIBRATION) | _FIDELITY_DETAILS.keys() | _FLOORS.keys() - {"fidelity_floor_kl"}
+)
 """Metrics that every file holds and tables leave out by default."""
 
 
@@ -43,19 +61,24 @@ def metric_title(name: str) -> str:
     return TITLES.get(name, name) + arrow
 
 
-def format_metric(mean: float | None, sd: float | None = None) -> str:
+def num_digits(name: str) -> int:
+    """Digits after the point of a metric: divergences are worth telling apart near 0."""
+    return 4 if name.startswith("fidelity_") and name.endswith("kl") else 3
+
+
+def format_metric(mean: float | None, sd: float | None = None, *, digits: int = 3) -> str:
     """`.931 ± .012`; a dash for nothing, `inf` and `nan` without a deviation."""
     if mean is None:
         return "–"
     if sd is None or not math.isfinite(mean) or not math.isfinite(sd):
-        return _number(mean)
-    return f"{_number(mean)} ± {_number(sd)}"
+        return _number(mean, digits)
+    return f"{_number(mean, digits)} ± {_number(sd, digits)}"
 
 
-def _number(value: float) -> str:
+def _number(value: float, digits: int) -> str:
     if not math.isfinite(value):
         return str(float(value))
     if abs(value) >= 1e4:
         return f"{value:.4g}"
-    text = f"{round(value, 3) + 0.0:.3f}"  # adding zero takes the sign from a zero
+    text = f"{round(value, digits) + 0.0:.{digits}f}"  # adding zero takes the sign from a zero
     return re.sub(r"^(-?)0\.", r"\1.", text)

@@ -13,7 +13,14 @@ from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
 from pseudocore.core.errors import ArtifactError
-from pseudocore.evaluation.names import DETAILS, DIRECTIONS, TITLES, format_metric, metric_title
+from pseudocore.evaluation.names import (
+    DETAILS,
+    DIRECTIONS,
+    TITLES,
+    format_metric,
+    metric_title,
+    num_digits,
+)
 
 _PER_SEED = ("infer", "predict", "robustness", "diagnose")
 """Stages of an evaluation that every seed goes through."""
@@ -154,7 +161,7 @@ def markdown(rows: Sequence[Row]) -> str:
         cells = [row.method, row.data, budget, row.inference, row.variant][: len(words)]
         cells += [str(row.num_runs), str(row.num)]
         for name in names:
-            text = format_metric(*row.metrics.get(name, (None, None)))
+            text = format_metric(*row.metrics.get(name, (None, None)), digits=num_digits(name))
             cells.append(f"**{text}**" if (number, name) in marked else text)
         table.append([_cell(cell) for cell in cells])
     return _aligned(table, num_left=len(words))
@@ -163,7 +170,7 @@ def markdown(rows: Sequence[Row]) -> str:
 def _settings(config: Mapping[str, Any], evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that makes a measurement what it is, except seeds."""
     own = flat({name: value for name, value in config.items() if name != "seed"})
-    words = ("options", "model", "data", "setup", "robust", "ood")
+    words = ("options", "model", "data", "setup", "robust", "ood", "on", "against")
     how = flat({name: evaluation[name] for name in words if name in evaluation}, "inference.")
     return own | {"inference": evaluation.get("inference")} | how
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pseudocore.evaluation.names import format_metric, metric_title
+from pseudocore.evaluation.names import format_metric, metric_title, num_digits
 from pseudocore.evaluation.tables import Record, Row, look
 from pseudocore.report import svg
 from pseudocore.report.evaluation_figures import corruptions
@@ -56,7 +56,13 @@ def bars(rows: Sequence[Row], metric: str, colours: Mapping[str, str]) -> svg.Im
             if spread:
                 axes.errorbar(length, place, xerr=spread, color=svg.INK, linewidth=1, capsize=2.5)
             end = max(length + spread, 0.0) + 0.02 * longest
-            axes.text(end, place, format_metric(one.mean if one else None), va="center", fontsize=8)
+            axes.text(
+                end,
+                place,
+                format_metric(one.mean if one else None, digits=num_digits(metric)),
+                va="center",
+                fontsize=8,
+            )
         axes.set_yticks(range(len(rows)), row_labels(rows))
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation import tables
-from pseudocore.evaluation.names import format_metric, metric_title
+from pseudocore.evaluation.names import format_metric, metric_title, num_digits
 from pseudocore.report import comparison_figures, evaluation_figures, svg
 from pseudocore.report.curves import run_curves
 from pseudocore.report.gallery import show
@@ -52,7 +52,7 @@ def _content(runs: Sequence[Run]) -> Context:
         raise ConfigError(
             "a report needs at least one run; give the folders of one or more", code="missing-run"
         )
-    reads = [(run, run.evaluations()) for run in runs]
+    reads = [(run, run.results()) for run in runs]
     records = [(run.config, one) for run, evaluations in reads for one in evaluations.values()]
     staged = [(run.config, table) for run in runs for table in run.continual().values()]
     rows = tables.comparison(records)
@@ -67,6 +67,7 @@ def _content(runs: Sequence[Run]) -> Context:
         "about": f"{num['run']} of {num['method']}, {num['evaluation']}",
         "heads": [metric_title(name) for name in tables.metric_names(rows)],
         "lines": _lines(rows, colour_of),
+        "fidelity": _fidelity(rows, records, colour_of),
         "charts": comparison_figures.of_comparison(rows, records, staged, colour_of),
         "groups": _groups(reads, colour_of),
         "commands": list(dict.fromkeys(str(command) for command in commands if command)),
@@ -79,11 +80,38 @@ def _lines(rows: Sequence[tables.Row], colour_of: Mapping[str, str]) -> list[Con
     marked, lines = tables.best(rows), list[Context]()
     for number, row in enumerate(rows):
         cells = [
-            (format_metric(*row.metrics.get(name, (None, None))), (number, name) in marked)
+            (
+                format_metric(*row.metrics.get(name, (None, None)), digits=num_digits(name)),
+                (number, name) in marked,
+            )
             for name in tables.metric_names(rows)
         ]
         lines.append({"row": row, "colour": colour_of[row.method], "cells": cells})
     return lines
+
+
+def _fidelity(
+    rows: Sequence[tables.Row], records: Sequence[tables.Record], colour_of: Mapping[str, str]
+) -> Context | None:
+    """The distances to full-data inference, which open the page; None where none was measured."""
+    rows = [row for row in rows if "fidelity_kl" in row.metrics]
+    if not rows:
+        return None
+    names = ("fidelity_kl", "fidelity_floor_kl", "fidelity_tv", "fidelity_agreement",
+             "fidelity_nll_gap")  # fmt: skip
+    lines = []
+    for row in rows:
+        cells = [
+            format_metric(*row.metrics.get(name, (None, None)), digits=num_digits(name))
+            for name in names
+        ]
+        lines.append({"row": row, "colour": colour_of[row.method], "cells": cells})
+    return {
+        "heads": [metric_title(name) for name in names],
+        "lines": lines,
+        "references": sorted({str(one["reference"]) for _, one in records if one.get("reference")}),
+        "charts": [comparison_figures.bars(rows, "fidelity_kl", colour_of)],
+    }
 
 
 def _groups(
@@ -157,7 +185,7 @@ def _facts(manifest: Mapping[str, Any], num_points: int | None) -> Pairs:
 def _evaluation(name: str, run: Run, evaluation: Mapping[str, Any], colour: str) -> Context:
     row = tables.comparison([(run.config, evaluation)])[0]
     facts = [
-        (metric_title(metric), format_metric(*row.metrics[metric]))
+        (metric_title(metric), format_metric(*row.metrics[metric], digits=num_digits(metric)))
         for metric in tables.metric_names([row], details=True)
     ]
     facts.append(("seeds", str(row.num)))

@@ -1,8 +1,8 @@
 """A run: the folder of one reduction from its first step to its last evaluation.
 
 `coreset.safetensors`, `config.toml` (the merged configuration), `metrics.jsonl`, `manifest.json`,
-`evaluations/<name>.json`, `continual/<name>.json`, `checkpoint.safetensors` until the run has
-finished. Other files in the folder are left alone.
+`evaluations/<name>.json`, `fidelity/<name>.json`, `continual/<name>.json`,
+`checkpoint.safetensors` until the run has finished. Other files in the folder are left alone.
 
 A run that overwrites another stashes it in `.replaced` until the new one has its coreset. Files are
 renamed, not copied, so a full disk cannot stop it. The manifest leaves first and returns last: a
@@ -49,7 +49,9 @@ from pseudocore.store.run_files import CHECKPOINT_FILE, METRICS_FILE, Checkpoint
 
 CONFIG_FILE = "config.toml"
 _EVALUATIONS = "evaluations"
+_FIDELITY = "fidelity"
 _CONTINUAL = "continual"
+_RESULTS = (_EVALUATIONS, _FIDELITY, _CONTINUAL)
 _REPLACED = ".replaced"
 _FILES = (MANIFEST_FILE, CHECKPOINT_FILE, CORESET_FILE, METRICS_FILE, CONFIG_FILE)
 
@@ -200,6 +202,19 @@ class Run(ManifestFolder):
         """All evaluations by name."""
         return {file.stem: read_json(file) for file in _results(self.path / _EVALUATIONS)}
 
+    def save_fidelity(self, name: str, fidelity: Mapping[str, Any]) -> None:
+        """Keep a distance to full-data inference under a name, in place of an earlier one."""
+        _save_result(self.path / _FIDELITY, name, fidelity)
+
+    def fidelities(self) -> dict[str, dict[str, Any]]:
+        """All distances to full-data inference by name."""
+        return {file.stem: read_json(file) for file in _results(self.path / _FIDELITY)}
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        """What was measured for each seed: evaluations, and distances to full-data inference."""
+        distances = {f"{_FIDELITY}/{name}": one for name, one in self.fidelities().items()}
+        return {**self.evaluations(), **distances}
+
     def save_continual(self, name: str, stages: Mapping[str, Any]) -> None:
         """Keep a result of class-incremental learning under a name, in place of an earlier one."""
         _save_result(self.path / _CONTINUAL, name, stages)
@@ -262,7 +277,7 @@ def settle(path: Path) -> bool:
 def refuse_own_file(path: Path) -> None:
     """Refuse to write a page or a copy over a file that a run or an expert folder needs."""
     folder = path.parent.resolve()
-    home = folder.parent if folder.name in (_EVALUATIONS, _CONTINUAL, _REPLACED) else folder
+    home = folder.parent if folder.name in (*_RESULTS, _REPLACED) else folder
     is_ours = (home / LOCK_FILE).exists() or Run.is_one(home)
     is_needed = (
         folder != home or path.name in (*_FILES, LOCK_FILE) or path.match("expert-*.safetensors")
@@ -306,7 +321,7 @@ def _results(folder: Path) -> list[Path]:
 
 def _own_files(path: Path) -> list[Path]:
     """What a run has written into its folder, the manifest first."""
-    results = (*_results(path / _EVALUATIONS), *_results(path / _CONTINUAL))
+    results = (file for name in _RESULTS for file in _results(path / name))
     return [file for file in (*(path / name for name in _FILES), *results) if file.exists()]
 
 

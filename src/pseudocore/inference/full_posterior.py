@@ -1,0 +1,217 @@
+"""The posterior of all training data, as draws and as predictions: what a coreset is compared with.
+
+`references.py` makes, keeps and reads it.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pseudocore.core import config
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import inferences
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset, Inference, Predict
+from pseudocore.inference.posterior import DrawsPosterior, Posterior
+
+MAX_PREDICTIONS = 100_000
+"""Training points whose predictions are stored where there are no draws to make them of."""
+
+Role = Literal["measure", "learn"]
+"""What a reference is for. A coreset is measured against draws that its method did not see."""
+
+
+class Fit(NamedTuple):
+    """One fit to all data."""
+
+    thetas: Tensor | None  # (draws, parameters); None where there are no draws
+    log_probs: dict[str, Tensor]  # predictions (n, classes) by digest of the inputs
+
+
+class FullPredictions(NamedTuple):
+    """What full-data inference predicts for some inputs."""
+
+    log_probs: Sequence[Tensor]  # (n, classes) by each fit
+    floor_of: str
+    """What the floor is between: `fits`, or `halves` of the draws of the only one; empty where
+    there is none.
+    """
+    halves: Sequence[Tensor]  # predictions behind that floor
+    draws: Sequence[Tensor | None] = ()  # thetas (draws, parameters) where they are identified
+
+
+@dataclass(frozen=True, eq=False)
+class FullPosterior:
+    """A `core.types.Reference`: the posterior of all training data."""
+
+    problem: Problem
+    inference: str
+    options: dict[str, Any]
+    """Of the inference, all of them."""
+    seed: int
+    role: Role
+    fits: tuple[Fit, ...]
+    diagnostics: dict[str, float]
+    """The worst over fits."""
+    warnings: list[str]
+    _predictors: dict[int, Predict] = field(default_factory=dict)
+
+    @property
+    def thetas(self) -> Tensor:
+        """Draws of all fits, (draws, parameters)."""
+        thetas = [fit.thetas for fit in self.fits if fit.thetas is not None]
+        if not thetas:
+            raise ConfigError(
+                f"{self.label} holds predictions but no draws; a reference by hmc or sghmc has some",
+                code="no-draws",
+                inference=self.inference,
+            )
+        return torch.cat(thetas).to(self.problem.device, self.problem.dtype)
+
+    @property
+    def label(self) -> str:
+        """What it is, for a person."""
+        num, thetas = len(self.fits), self.fits[0].thetas
+        if thetas is None:
+            made = f"{num} fit{'s' * (num > 1)}"
+        elif self.inference == "ensemble":
+            made = f"{num} × {len(thetas)} networks, which are no draws from a posterior"
+        else:
+            made = f"{num} × {len(thetas)} draws"
+        return f"{self.inference} on all {self.problem.num_train} training points ({made})"
+
+    def log_probs(self, raw: Tensor) -> list[Tensor]:
+        """Log-probabilities (n, classes) of raw inputs by each fit, on the CPU in float64."""
+        key = digest(raw)
+        return [self._predicted(number, raw, key).double() for number in range(len(self.fits))]
+
+    def predictions(self, raw: Tensor) -> FullPredictions:
+        """What `evaluation.fidelity` measures against."""
+        log_probs = self.log_probs(raw)
+        is_identified = self.problem.model.describe().get("name") == "linear"
+        draws = [fit.thetas for fit in self.fits] if is_identified else []
+        if len(log_probs) > 1:
+            return FullPredictions(log_probs, "fits", log_probs, draws)
+        thetas = self.fits[0].thetas
+        if thetas is None or len(thetas) < 2:
+            return FullPredictions(log_probs, "", [], draws)
+        halves = [predicted(self._of_draws(part), raw).double() for part in thetas.tensor_split(2)]
+        return FullPredictions(log_probs, "halves", halves, draws)
+
+    def _predicted(self, number: int, raw: Tensor, key: str) -> Tensor:
+        fit = self.fits[number]
+        if key not in fit.log_probs:
+            if number not in self._predictors:
+                made: Inference = config.build(inferences[self.inference].make, self.options)
+                self._predictors[number] = (
+                    fit_all(made, self.problem, stream(self.seed, self.role, number))
+                    if fit.thetas is None
+                    else self._of_draws(fit.thetas)
+                )
+            fit.log_probs[key] = predicted(self._predictors[number], raw)
+        return fit.log_probs[key]
+
+    def _of_draws(self, thetas: Tensor) -> Predict:
+        thetas = thetas.to(self.problem.device, self.problem.dtype)
+        return DrawsPosterior(self.problem, thetas, _every(self.problem))
+
+
+def fit_all(made: Inference, problem: Problem, rng: Rng) -> Any:
+    """The inference fitted to every training point with weight 1."""
+    return made.fit(problem, _every(problem), rng)
+
+
+def _every(problem: Problem) -> Coreset:
+    return problem.subset(torch.arange(problem.num_train))
+
+
+def stream(seed: int, role: Role, number: int) -> Rng:
+    """Of one of a reference's fits."""
+    return Rng(seed)("reference", role, number)
+
+
+def fit_of(predict: Predict, problem: Problem) -> Fit:
+    """Draws of a fit, and its predictions for the test set; without draws, for the training set
+    too.
+    """
+    thetas, sets = flat_draws(predict), [problem.data.test.x]
+    if thetas is None and problem.num_train <= MAX_PREDICTIONS:
+        sets.append(problem.data.train.x)
+    return Fit(thetas, {digest(raw): predicted(predict, raw) for raw in sets})
+
+
+def flat_draws(predict: Predict) -> Tensor | None:
+    """Draws (draws, parameters) behind a prediction, chain by chain within a draw."""
+    draws = predict.draws if isinstance(predict, Posterior) else None
+    return None if draws is None else draws.cpu()
+
+
+@torch.no_grad()
+def predicted(predict: Callable[[Tensor], Tensor], raw: Tensor, size: int = 1024) -> Tensor:
+    """Log-probabilities (n, classes) of raw inputs, batch by batch, on the CPU."""
+    return torch.cat([predict(part).cpu() for part in torch.split(raw, size)])
+
+
+def digest(raw: Tensor) -> str:
+    """What predictions for inputs are stored under."""
+    found = hashlib.blake2b(f"{tuple(raw.shape)} {raw.dtype}".encode(), digest_size=16)
+    found.update(raw.contiguous().numpy().data)
+    return found.hexdigest()
+
+
+HEADER: Mapping[str, type] = {
+    "inference": str,
+    "options": dict,
+    "seed": int,
+    "role": str,
+    "diagnostics": dict,
+    "warnings": list,
+}
+"""Entries of a stored reference beside its tensors."""
+
+
+def to_header(posterior: FullPosterior) -> dict[str, Any]:
+    entries = {name: getattr(posterior, name) for name in HEADER}
+    return {**entries, "label": posterior.label, "num_fits": len(posterior.fits)}
+
+
+def to_tensors(posterior: FullPosterior) -> dict[str, Tensor]:
+    tensors = {}
+    for number, fit in enumerate(posterior.fits):
+        if fit.thetas is not None:
+            tensors[f"thetas.{number}"] = fit.thetas
+        for key, log_probs in fit.log_probs.items():
+            tensors[f"log_probs.{number}.{key}"] = log_probs
+    return tensors
+
+
+def from_stored(
+    problem: Problem, tensors: Mapping[str, Tensor], header: Mapping[str, Any]
+) -> FullPosterior | None:
+    """The reference that was stored; None when these are not all of one, or of another network."""
+    num = header.get("num_fits")
+    if not all(isinstance(header.get(name), kind) for name, kind in HEADER.items()):
+        return None
+    if type(num) is not int or not 0 < num <= len(tensors):
+        return None
+    fits = []
+    for number in range(num):
+        start = f"log_probs.{number}."
+        known = {
+            name.removeprefix(start): value
+            for name, value in tensors.items()
+            if name.startswith(start)
+        }
+        thetas = tensors.get(f"thetas.{number}")
+        fits.append(Fit(thetas, known))
+        shapes = {value.shape[1:] for value in known.values()}
+        if shapes != {(problem.num_classes,)} or (
+            thetas is not None and thetas.shape[1:] != (problem.model.num_parameters,)
+        ):
+            return None
+    return FullPosterior(problem, fits=tuple(fits), **{name: header[name] for name in HEADER})
