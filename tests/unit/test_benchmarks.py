@@ -4,6 +4,7 @@ import importlib
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from pseudocore import api
+from pseudocore.data import load
 from pseudocore.reproduce import records
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -103,6 +105,36 @@ def test_continual_memory(script: Script, tmp_path: Path) -> None:
     assert len(record["stages"]) == 4
     last = [stage["metrics"]["accuracy"] for stage in record["stages"] if stage["stage"] == 2]
     assert record["per_stage"][1]["mean"] == pytest.approx(sum(last) / 2)
+
+
+def test_contrastive_divergence(
+    script: Script,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = script("contrastive_divergence")
+    small = replace(
+        module.DIGITS,
+        setup={"model": "linear"},
+        experts={"num": 1, "epochs": 1},
+        sgd={"num_steps": 3},
+        num_train=300,
+        num_test=50,
+    )
+    monkeypatch.setattr(module, "DIGITS", small)
+    line = f"digits --seeds 1 --set num_steps=2 --set max_start=1 --out {tmp_path}"
+    script("contrastive_divergence", line)
+    (record,) = records.read(tmp_path / "contrastive.jsonl").values()
+    assert (record["num_train"], record["num_test"]) == (300, 50)
+    methods = ["uniform", "bpc-fkl", "posterior", "published", "none"]
+    assert [cell["key"]["method"] for cell in record["cells"]] == methods
+    options = [cell["options"] for cell in record["cells"]]
+    assert [one.get("noise_scale") for one in options] == [None, None, None, 1.0, 0.0]
+    assert all(0 < cell["sgd"]["accuracy"] < 1 for cell in record["cells"])
+    assert "digits   1 posterior  sgd accuracy" in capsys.readouterr().out
+    script("contrastive_divergence", f"digits --pack {tmp_path / 'pack'}")
+    assert len(load(tmp_path / "pack" / "digits.npz").train.y) == 300
 
 
 def test_selection_table(script: Script, tmp_path: Path) -> None:
