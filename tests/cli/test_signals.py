@@ -99,10 +99,25 @@ def test_a_polite_stop_works_in_the_background_where_ctrl_c_is_ignored() -> None
     assert _status() == "interrupted"
 
 
-def test_a_polite_stop_of_any_verb_ends_like_ctrl_c() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU, signal.SIGUSR1])
+def test_a_polite_stop_of_any_verb_ends_like_ctrl_c(number: signal.Signals) -> None:
     process = _start("testbed --num-steps 1000000")
-    said = _stop_when(process, lambda: _catches(process, signal.SIGTERM), signal.SIGTERM)
+    said = _stop_when(process, lambda: _catches(process, number), number)
     assert said == (130, "", "interrupted\n")
+
+
+def test_an_impatient_stop_is_one_stop(done: Done) -> None:
+    process = _start(REDUCE)
+    while process.poll() is None and not CHECKPOINT.exists():
+        time.sleep(0.005)
+    for _ in range(4):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, _status()) == (130, "interrupted")
+    assert err.count("resume with") == 1
+    done(f"{REDUCE} --resume")
+    _check_against_uninterrupted(done)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

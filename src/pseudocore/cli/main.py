@@ -58,6 +58,19 @@ _FIXED = {"demo": "demo", "presets": "presets"} | dict.fromkeys(
 in a module of their own.
 """
 
+_STOPS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGXCPU", "SIGUSR1")
+    if hasattr(signal, name)
+)
+"""Signals that save and end: from a person, a closed terminal, a scheduler."""
+
+_STOPPED = 130
+"""The exit code after a stop."""
+
+_GRACE = 2.0
+"""Seconds after a stop in which further ones are taken for the same."""
+
 _OUT_OF_MEMORY = ("allocate", "size calculation overflowed")
 """Words of torch's messages when memory runs out."""
 
@@ -71,21 +84,31 @@ def main(tokens: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
-    try:
-        with on_stop(interrupt), warnings.catch_warnings():
-            warnings.showwarning = _print_once()
+    code = _run(words)
+    if tokens is None and code == _STOPPED:  # another stop would kill Python as it shuts down
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run(words: Sequence[str]) -> Any:
+    """Run one command line; its exit code."""
+    with on_stop(interrupt_once()), warnings.catch_warnings():
+        warnings.showwarning = _print_once()
+        try:
             with on_stop(exit_now):
                 app = make_app(words)  # may import torch, which takes a second or two
-            sys.exit(app(words, exit_on_error=False, print_error=False))
-    except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(130)
-    except Exception as error:
-        sentence = _sentence(error)
-        if sentence is None:
-            raise
-        err.print(f"pseudocore: {sentence}")
-        sys.exit(2)
+            return app(words, exit_on_error=False, print_error=False)
+        except KeyboardInterrupt:
+            err.print("interrupted")
+            return _STOPPED
+        except Exception as error:
+            sentence = _sentence(error)
+            if sentence is None:
+                raise
+            err.print(f"pseudocore: {sentence}")
+            return 2
 
 
 def exit_now(*_: Any) -> None:
@@ -96,16 +119,23 @@ def exit_now(*_: Any) -> None:
     os._exit(130)
 
 
-def interrupt(*_: Any) -> None:
-    """A handler that does what Ctrl-C does."""
-    raise KeyboardInterrupt
+def interrupt_once() -> Callable[..., None]:
+    """A handler that does what Ctrl-C does; pressing it again right away does not disturb saving."""
+    last = -_GRACE
+
+    def handle(*_: Any) -> None:
+        nonlocal last
+        since, last = time.monotonic() - last, time.monotonic()
+        if since >= _GRACE:
+            raise KeyboardInterrupt
+
+    return handle
 
 
 @contextmanager
 def on_stop(handler: Any) -> Iterator[None]:
-    """Handle SIGINT and SIGTERM, unless they are ignored, as SIGINT is in the background."""
-    both = (signal.SIGINT, signal.SIGTERM)
-    heeded = [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
+    """Handle the signals that stop, unless they are ignored, as SIGINT is in the background."""
+    heeded = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heeded}
     try:
         yield
