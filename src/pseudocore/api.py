@@ -3,21 +3,21 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pseudocore import references
-from pseudocore.assembly import (
-    Data,
-    Setup,
-    build,
-    build_problem,
-    check_data,
-    described,
-    provenance_table,
+from pseudocore.arguments import (
+    check_inference,
+    coreset_of,
+    inference_for,
+    problem_of,
+    reduction_of,
 )
+from pseudocore.assembly import Data, build, check_data, described
 from pseudocore.assembly import Reduction as Reduction
+from pseudocore.contracts import build_problem as build_problem
+from pseudocore.contracts import mismatches
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
@@ -31,7 +31,8 @@ from pseudocore.expert_training import train_experts
 from pseudocore.inference.posterior import FunctionPosterior, Posterior
 from pseudocore.objectives.multiformation import decoded
 from pseudocore.progress import progress as progress_bar
-from pseudocore.reduction import OnLog, configuration
+from pseudocore.reduction import OnLog
+from pseudocore.reduction import ReduceResult as ReduceResult
 from pseudocore.reduction import resolved as resolved
 from pseudocore.reduction import run_reduction as run_reduction
 from pseudocore.runtime import Compile, profiling
@@ -39,30 +40,6 @@ from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.run_folder import Run
 
 __all__ = ["evaluate", "infer", "load", "reduce", "train_experts"]
-
-
-@dataclass(frozen=True, eq=False)
-class ReduceResult:
-    """What `reduce` returns. It is accepted wherever a coreset is."""
-
-    coreset: Coreset
-    history: list[dict[str, float]]
-    """The logged values of steps: `step`, and what the method reports."""
-    status: str
-    """finished, interrupted or diverged."""
-    reason: str
-    """Why it stopped; empty when finished."""
-    seconds: float
-    num_steps: int
-    problem: Problem
-    """Data, network and preprocessing, which `infer` and `evaluate` use again."""
-
-    def __repr__(self) -> str:
-        made = self.coreset.provenance
-        return (
-            f"ReduceResult({made['method']} on {self.problem.data.name}: {len(self.coreset)} points,"
-            f" {self.status} after {self.num_steps} steps, {self.seconds:.1f} s)"
-        )
 
 
 def reduce(
@@ -107,7 +84,7 @@ def reduce(
     Raises:
         RunError: The method diverged or was interrupted; `error.fields["result"]` has what is left.
     """
-    reduction, network = _reduction(method, data, model, preset, seed, options)
+    reduction, network = reduction_of(method, data, model, preset, seed, options)
     history: list[dict[str, float]] = []
     name = methods.name_of(reduction.method)
     with profiling.recording():
@@ -156,7 +133,7 @@ def load(path: str | Path) -> Coreset:
 
 def infer(
     coreset: Coreset | ReduceResult | str | Path,
-    inference: str | Inference = "last-layer-vi",
+    inference: str | Inference | None = None,
     *,
     problem: Problem | None = None,
     model: Any = None,
@@ -165,15 +142,17 @@ def infer(
     device: str = "auto",
     **options: Any,
 ) -> Posterior:
-    """Fit an inference on a coreset.
+    """Fit an inference on a coreset; one that carries its contract needs no data set.
 
     Args:
         coreset: A coreset, what `reduce` returned, or a path.
         inference: A name such as "hmc", or an object with `fit(problem, coreset, rng)` such as
-            `inference.HMC(num_draws=200)`.
+            `inference.HMC(num_draws=200)`. Defaults to the one the coreset was made for, else
+            last-layer-vi.
         problem: Data, network and preprocessing, where they are built already.
         model: The network, as in `reduce`. Defaults to the coreset's own.
-        data: The data set that the coreset stands for. Defaults to the coreset's own.
+        data: The data set that the coreset stands for, where the inference asks for examples of it.
+            Defaults to none for a coreset with a contract, else to the coreset's own.
         seed: Seed of every random stream.
         device: "auto", "cpu" or "cuda".
         **options: Fields of the inference, when it is given by name.
@@ -182,15 +161,18 @@ def infer(
         The posterior: a function from raw inputs, uint8 images or floats in pixel units, to
         log-probabilities, with `predict`, `draws`, `diagnostics` and `warnings`.
     """
-    fitted = _inference(inference, options)
+    check_inference(inference)
+    points = coreset_of(coreset)
+    fitted = inference_for(points, inference, options)
     if problem is None:
         changes, network = described(model)
-        problem = problem_of(coreset, data, device, network, changes)
-    points = coreset_of(coreset)
+        problem = problem_of(coreset, data, device, network, changes, needs_data=False)
     problem.check_fits(points)
-    points = decoded(problem, points) if points.is_encoded else points
-    found = fitted.fit(problem, points, Rng(seed)("infer"))
-    return found if isinstance(found, Posterior) else FunctionPosterior(problem, found)
+    shown = decoded(problem, points) if points.is_encoded else points
+    found = fitted.fit(problem, shown, Rng(seed)("infer"))
+    posterior = found if isinstance(found, Posterior) else FunctionPosterior(problem, found)
+    posterior.notes += mismatches(points, fitted, problem)
+    return posterior
 
 
 def evaluate(
@@ -217,7 +199,7 @@ def evaluate(
     Args:
         coreset: A coreset, what `reduce` returned, or a path.
         data: The data set to test on. Defaults to the coreset's own.
-        inference: A name or an object, as in `infer`. Defaults to the one stored with the coreset,
+        inference: A name or an object, as in `infer`. Defaults to the one the coreset was made for,
             else last-layer-vi.
         model: The network, as in `reduce`. Defaults to the coreset's own.
         seeds: Number of networks.
@@ -236,6 +218,7 @@ def evaluate(
     Returns:
         The scores.
     """
+    check_inference(inference)
     if seeds < 1:
         raise ConfigError(f"seeds = {seeds} must be at least 1", code="invalid-options")
     fields, network = described(model)
@@ -282,109 +265,3 @@ def evaluate(
         cost=profiling.to_table(costs),
         **scores,
     )
-
-
-def _reduction(
-    method: str | Method,
-    data: Data | None,
-    model: Any,
-    preset: str | None,
-    seed: int | None,
-    options: Mapping[str, Any],
-) -> tuple[Reduction, Any]:
-    """What `reduce` was asked for, and the network where the configuration cannot rebuild it."""
-    check_data(data)
-    fields, network = described(model)
-    if not isinstance(method, str):
-        _check_method(method)
-    known = {option.name for option in config.options(Setup)}
-    setup = {name: value for name, value in options.items() if name in known} | fields
-    own = {name: value for name, value in options.items() if name not in known}
-    if data is not None:
-        setup["data"] = data.name if isinstance(data, Dataset) else str(data)
-    elif preset is None:
-        raise TypeError("data must be given: a name, a path or a Dataset")
-    if isinstance(method, str):
-        table = configuration(method, preset, setup, own, seed)
-        return Reduction.from_config(table), network
-    if own or preset is not None:
-        raise ConfigError(
-            f"{', '.join(own) or 'preset'} given beside a method that is already made; give the"
-            " method by name, or make it with them",
-            code="options-beside-instance",
-            options=sorted(own),
-        )
-    return Reduction(method, config.build(Setup, setup, what="setup"), seed or 0), network
-
-
-def _check_method(method: Any) -> None:
-    """Refuse what is no method, and one whose fields are out of bounds."""
-    if isinstance(method, type) or not isinstance(method, Method):
-        given = (
-            f"the class {method.__name__}" if isinstance(method, type) else type(method).__name__
-        )
-        raise TypeError(
-            "method must be a name, a method of pseudocore.methods such as VBPC(per_class=1), or an"
-            f" object with select, or with num_steps, init, step and coreset; not {given}"
-        )
-    config.check(method)
-
-
-def inference_for(
-    coreset: Coreset, inference: str | Inference | None, options: Mapping[str, Any]
-) -> Inference:
-    """The inference asked for; by default, or where it is the same, with the options stored with
-    the coreset.
-    """
-    stored = provenance_table(coreset, "evaluate")
-    name = str(stored.pop("inference", "last-layer-vi"))
-    if inference is None or inference == name:
-        inference, options = name, {**stored, **config.without_aliases(options)}
-    return _inference(inference, options)
-
-
-def coreset_of(source: Any) -> Coreset:
-    if isinstance(source, ReduceResult):
-        return source.coreset
-    if isinstance(source, Coreset):
-        return source
-    if isinstance(source, str | Path):
-        return load_coreset(source)
-    raise TypeError(
-        "coreset must be a Coreset, what reduce returned, or the path of a file or run, not"
-        f" {type(source).__name__}"
-    )
-
-
-def problem_of(
-    source: Any, data: Data | None, device: str, network: Any, changes: Mapping[str, Any]
-) -> Problem:
-    """The problem of a coreset; what a result holds already is used again."""
-    if isinstance(source, ReduceResult):
-        data = source.problem.data if data is None else data
-        own = str(source.problem.model.describe().get("name"))
-        if "model" not in changes and ":" in own:
-            network, changes = source.problem.model, {**changes, "model": own}
-    check_data(data)
-    return build_problem(coreset_of(source), data, device=device, network=network, **changes)
-
-
-def _inference(inference: Any, options: Mapping[str, Any]) -> Inference:
-    if isinstance(inference, str):
-        built: Inference = config.build(inferences[inference].make, options, what=inference)
-        return built
-    if isinstance(inference, type) or not isinstance(inference, Inference):
-        given = inference if isinstance(inference, type) else type(inference)
-        raise TypeError(
-            "inference must be a name, an inference of pseudocore.inference such as SGD(), or an"
-            f" object with fit(problem, coreset, rng); not {given.__name__}"
-        )
-    if options:
-        raise ConfigError(
-            f"{', '.join(options)} given beside an inference that is already made; make it with"
-            " them instead",
-            code="options-beside-instance",
-            options=sorted(options),
-        )
-    config.check(inference)
-    return inference

@@ -10,10 +10,10 @@ import torch
 
 from pseudocore.core import config
 from pseudocore.core.config import Positive, Range
-from pseudocore.core.errors import ArtifactError, ConfigError, DataError
+from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import GaussianPrior, Precision, PriorKind, Problem
 from pseudocore.core.registry import did_you_mean, inferences, methods, models
-from pseudocore.core.types import Coreset, Dataset, Model
+from pseudocore.core.types import Dataset, DataSpec, Model, Preprocess
 from pseudocore.data import DSA, load
 from pseudocore.data import preprocessing as whiten
 from pseudocore.models import custom
@@ -128,33 +128,36 @@ def check_tables(table: Mapping[str, Any], *, what: str = "a configuration") -> 
         )
 
 
-def resolve(setup: Setup, data: Dataset) -> Setup:
+def resolve(setup: Setup, data: Dataset | DataSpec) -> Setup:
     """The same setup with its network written out."""
     return replace(setup, model=setup.model or ("convnet3" if data.is_images else "mlp"))
 
 
 def build(
     setup: Setup,
-    data: Dataset | None = None,
+    data: Dataset | DataSpec | None = None,
     *,
     device: str = "auto",
     root: Path | None = None,
     network: Any = None,
+    preprocess: Preprocess | None = None,
 ) -> Problem:
     """Load the data, make the network and fit the preprocessing.
 
     Args:
         setup: What to build.
-        data: The data set. Defaults to the one that the setup names.
+        data: The data set, or its description where no examples are needed. Defaults to the data
+            set that the setup names.
         device: `auto`, `cpu` or `cuda`.
         root: A folder to look for data sets in first.
         network: The network, where the setup cannot rebuild it (see `described`).
+        preprocess: The preprocessing, where it is known. Defaults to one fitted to the data.
 
     Returns:
         The problem.
     """
     config.check(setup)
-    where = _device(device)
+    where = device_of(device)
     on_gpu = where.type == "cuda"
     if not on_gpu:
         keep_freed_memory()
@@ -176,8 +179,9 @@ def build(
             )
             # Otherwise a convolution's gradient differs from call to call in its last bits.
             torch.backends.cudnn.deterministic = True
-        with stage("preprocess", where):
-            preprocess = whiten.make(setup.preprocess, data, device=where)
+        if preprocess is None:
+            with stage("preprocess", where):
+                preprocess = whiten.make(setup.preprocess, data, device=where)
         problem = Problem(
             data,
             model,
@@ -191,47 +195,6 @@ def build(
         if setup.experts is None:
             return problem
         return replace(problem, experts=ExpertFolder.open(setup.experts).mapped(problem))
-
-
-def build_problem(
-    coreset: Coreset,
-    data: str | Path | Dataset | None = None,
-    *,
-    device: str = "auto",
-    network: Any = None,
-    **changes: Any,
-) -> Problem:
-    """The problem a coreset was made for, by its provenance, with some fields of its setup changed.
-
-    Augmentation and experts are left out: they belonged to making the coreset.
-    """
-    fields = {**provenance_table(coreset, "setup"), "augment": None, **changes, "experts": None}
-    if data is not None and not isinstance(data, Dataset):
-        fields["data"] = str(data)
-    if "data" not in fields and data is None:
-        raise ConfigError(
-            "the coreset does not say what data it stands for; name the data set",
-            code="unknown-data",
-        )
-    if "model" not in changes:
-        custom.refuse_code(fields, "the coreset was made with")
-    if "model" in changes:  # another network has its own width and norm
-        fields = {k: v for k, v in fields.items() if k in changes or k not in NETWORK_FIELDS}
-    fields = {name: value for name, value in fields.items() if value is not None}
-    setup = config.build(Setup, fields, what="setup")
-    given = _own_data(setup) if data is None else data if isinstance(data, Dataset) else None
-    problem = build(setup, given, device=device, network=network)
-    problem.check_fits(coreset)
-    fingerprint = coreset.provenance.get("data_fingerprint")
-    if data is None and fingerprint not in (None, problem.data.fingerprint):
-        raise DataError(
-            f"the coreset was made from another {problem.data.name!r} than the one found here"
-            f" (their fingerprints differ); name the data set (--data {setup.data}) to use it"
-            " all the same",
-            code="other-data",
-            data=setup.data,
-        )
-    return problem
 
 
 def check_data(data: Any) -> None:
@@ -248,18 +211,6 @@ def described(model: Any) -> tuple[dict[str, Any], Any]:
     if model is None or isinstance(model, str):
         return ({} if model is None else {"model": model}), None
     return custom.described(model)
-
-
-def provenance_table(coreset: Coreset, name: str) -> dict[str, Any]:
-    """A table of a coreset's provenance, which a stranger may have written."""
-    table = coreset.provenance.get(name, {})
-    if not isinstance(table, Mapping):
-        raise ArtifactError(
-            f"the coreset's provenance has {name} = {table!r} where a table should be",
-            code="invalid-provenance",
-            name=name,
-        )
-    return dict(table)
 
 
 _TYPES: dict[str, type] = {"a text": str, "a whole number": int, "a table": Mapping}
@@ -310,20 +261,7 @@ def _build_inference(table: Mapping[str, Any]) -> Any:
     return config.build(inferences[name].make, options, what=f"evaluate by {name}")
 
 
-def _own_data(setup: Setup) -> Dataset:
-    """The data a coreset was made from."""
-    try:
-        with stage("load"):
-            return load(setup.data)
-    except DataError as error:
-        raise DataError(
-            f"{error}; if the coreset's data has moved, say where it is (--data)",
-            code=error.code,
-            **error.fields,
-        ) from error
-
-
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
@@ -337,7 +275,7 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _model(setup: Setup, data: Dataset, network: Any) -> Model:
+def _model(setup: Setup, data: Dataset | DataSpec, network: Any) -> Model:
     name = setup.model or ""
     given = {field: getattr(setup, field) for field in NETWORK_FIELDS}
     given = {field: value for field, value in given.items() if value is not None}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pseudocore import api, references
+from pseudocore.arguments import coreset_of, inference_for, problem_of
 from pseudocore.assembly import Data, described
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
@@ -81,10 +82,10 @@ def fidelity(
         raise ConfigError(f"seeds = {seeds} must be at least 1", code="invalid-options")
     fields, network = described(model)
     changes = {**dict(setup or {}), **fields}
-    points, began = api.coreset_of(coreset), time.monotonic()
+    points, began = coreset_of(coreset), time.monotonic()
     with profiling.recording() as costs:
-        fitted = api.inference_for(points, inference, options)
-        problem = api.problem_of(coreset, data, device, network, changes)
+        fitted = inference_for(points, inference, options)
+        problem = problem_of(coreset, data, device, network, changes)
         points = decoded(problem, points) if points.is_encoded else points
         with stage("reference", problem.device):
             full = references.beside(problem, fitted, reference)
@@ -171,7 +172,7 @@ def inputs_of(problem: Problem, coreset: Coreset, on: On | Dataset) -> Inputs:
         index = held_out(problem, coreset, Rng(0)("fidelity"), NUM_HELD_OUT)
         return Inputs(data.train.x[index], data.train.y[index])
     if on == "corrupted":
-        sets = corrupted_sets(data, (SEVERITY,), NUM_CORRUPTED).values()
+        sets = corrupted_sets(problem.dataset, (SEVERITY,), NUM_CORRUPTED).values()
         return Inputs(torch.cat([one.x for one in sets]), torch.cat([one.y for one in sets]))
     raise ConfigError(
         f"on = {on!r} is none of test, held-out and corrupted, and no Dataset",

@@ -2,18 +2,19 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from pseudocore.assembly import Reduction, resolve
+from pseudocore.contracts import contract_of
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Budgeted, NeedsExperts, NeedsReference, Selector
+from pseudocore.core.types import Budgeted, Coreset, NeedsExperts, NeedsReference, Selector
 from pseudocore.expert_training import with_experts
 from pseudocore.models import custom
 from pseudocore.presets import read as read_preset
@@ -28,6 +29,30 @@ OnLog = Callable[[int, dict[str, float]], None]
 
 MAX_REACH = 1000
 """Points this many times beyond the data's range are no coreset."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReduceResult:
+    """What `reduce` returns. It is accepted wherever a coreset is."""
+
+    coreset: Coreset
+    history: list[dict[str, float]]
+    """The logged values of steps: `step`, and what the method reports."""
+    status: str
+    """finished, interrupted or diverged."""
+    reason: str
+    """Why it stopped; empty when finished."""
+    seconds: float
+    num_steps: int
+    problem: Problem
+    """Data, network and preprocessing, which `infer` and `evaluate` use again."""
+
+    def __repr__(self) -> str:
+        made = self.coreset.provenance
+        return (
+            f"ReduceResult({made['method']} on {self.problem.data.name}: {len(self.coreset)} points,"
+            f" {self.status} after {self.num_steps} steps, {self.seconds:.1f} s)"
+        )
 
 
 def configuration(
@@ -132,6 +157,7 @@ def run_reduction(
     )
     if isinstance(method, NeedsReference) and problem.reference is not None:
         coreset = coreset.with_provenance(learned_from=problem.reference.label)
+    coreset = replace(coreset, contract=contract_of(reduction, problem, coreset))
     outcome = outcome._replace(coreset=coreset)
     if folder is not None:
         _end(folder, outcome, costs)

@@ -508,7 +508,9 @@ def test_evaluate_does_not_augment(tmp_path: Path) -> None:
 
 
 def test_evaluate_as_its_makers_meant_unless_told(made: Coreset) -> None:
-    meant = made.with_provenance(evaluate={"inference": "sgd", "num_steps": 4})
+    """By provenance, as files without a contract have it."""
+    old = replace(made, contract=None)
+    meant = old.with_provenance(evaluate={"inference": "sgd", "num_steps": 4})
     result = pseudocore.evaluate(meant, seeds=1)
     assert (result["inference"], result["options"]["num_steps"]) == ("sgd", 4)
     assert pseudocore.evaluate(meant, seeds=1, num_steps=5)["options"]["num_steps"] == 5
@@ -580,7 +582,7 @@ def test_provenance_by_a_stranger_is_refused_in_a_sentence(
     made: Coreset, provenance: dict[str, Any]
 ) -> None:
     """`load` takes files from anybody, so nothing in a provenance may be taken for granted."""
-    strange = replace(made, provenance={**made.provenance, **provenance})
+    strange = replace(made, contract=None, provenance={**made.provenance, **provenance})
     quick: dict[str, Any] = {} if "evaluate" in provenance else {"num_steps": 1}
     with pytest.raises(PseudocoreError) as caught:
         pseudocore.evaluate(strange, seeds=1, **quick)

@@ -79,7 +79,7 @@ def _run(method: str, budget: dict[str, int], seed: int, problem: Problem, folde
         outcome = run_reduction(reduction, problem, run)
     if outcome.status == "interrupted":
         raise KeyboardInterrupt
-    result = api.evaluate(outcome.coreset, problem.data, seeds=1, first_seed=seed)
+    result = api.evaluate(outcome.coreset, problem.dataset, seeds=1, first_seed=seed)
     command = _command("evaluate", str(path), **EVALUATE, seeds=1, first_seed=seed)
     run.save_evaluation("last-layer-vi", {**result, "command": command})
     return run

@@ -13,9 +13,11 @@ from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
 from pseudocore.cli.output import file_name, keep_and_show, warn_of_divergence
+from pseudocore.contracts import DEFAULT_INFERENCE
+from pseudocore.contracts import intended as intended_for
 from pseudocore.core.registry import inferences
 from pseudocore.evaluation.names import DETAILS, format_metric, num_digits
-from pseudocore.store.coreset_file import load_coreset
+from pseudocore.store.coreset_file import CORESET_FILE, load_coreset
 from pseudocore.store.run_folder import Run
 
 NAME = "evaluate"
@@ -37,14 +39,10 @@ def make_app(words: Sequence[str]) -> App:
 def intended(words: Sequence[str]) -> str:
     """The inference that the run or coreset file among `words` is meant for."""
     for path in map(Path, words):
-        table: Any = None
-        if (path / "config.toml").is_file():
-            table = Run.open(path).config.get("evaluate", {})
-        elif path.suffix == ".safetensors" and path.is_file():
-            table = load_coreset(path).provenance.get("evaluate", {})
-        if isinstance(table, Mapping):
-            return str(table.get("inference", "last-layer-vi"))
-    return "last-layer-vi"
+        is_run = (path / CORESET_FILE).is_file()
+        if is_run or (path.suffix == ".safetensors" and path.is_file()):
+            return intended_for(load_coreset(path))[0]
+    return DEFAULT_INFERENCE
 
 
 def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:

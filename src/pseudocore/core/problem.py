@@ -24,6 +24,7 @@ from pseudocore.core.types import (
     Cache,
     Coreset,
     Dataset,
+    DataSpec,
     Experts,
     Model,
     Preprocess,
@@ -75,7 +76,10 @@ def label_log_likelihood(log_probs: Tensor, y: Tensor) -> Tensor:
 class Problem:
     """What a method works on. Immutable: methods read it and never change it."""
 
-    data: Dataset
+    data: Dataset | DataSpec
+    """The data set, or for inference on a coreset alone its description; what then asks for
+    examples raises a DataError with the code `no-data`.
+    """
     model: Model
     preprocess: Preprocess
     augment: Augment | None = None
@@ -100,7 +104,18 @@ class Problem:
 
     @property
     def num_train(self) -> int:
-        return len(self.data.train.y)
+        return self.data.num_train
+
+    @property
+    def has_data(self) -> bool:
+        return isinstance(self.data, Dataset)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data set itself."""
+        if isinstance(self.data, DataSpec):
+            self.data.refuse("examples")
+        return self.data
 
     @cached_property
     def train_x(self) -> Tensor:
@@ -135,7 +150,7 @@ class Problem:
                 code="input-shape",
                 shape=tuple(x.shape),
             )
-        is_float, of_images = x.is_floating_point(), self.data.train.x.dtype == torch.uint8
+        is_float, of_images = x.is_floating_point(), self.data.dtype == torch.uint8
         if is_float and of_images and x.numel() and (largest := float(x.max())) > _MAX_PIXEL:
             raise DataError(
                 f"float images are in pixel units, 0 to 1, but these reach {largest:g}; divide "

@@ -25,6 +25,13 @@ class Preprocess(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
 
+@runtime_checkable
+class Restorable(Protocol):
+    """A preprocessing that a coreset can carry: rebuilt from `describe` and these tensors."""
+
+    def constants(self) -> dict[str, Tensor]: ...
+
+
 class Augment(Protocol):
     """A random, differentiable change of a batch of inputs; equal `rng`, equal change."""
 
@@ -233,6 +240,15 @@ class NeedsReference(Protocol):
     """
 
     needs_reference: ClassVar[bool]
+
+
+@runtime_checkable
+class AssumesInference(Protocol):
+    """A method whose points are made for one inference, by name; declared as a class attribute.
+    None takes the declaration of a parent class back.
+    """
+
+    assumes: ClassVar[str | None]
 
 
 class Sampler(Protocol):

@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pseudocore.core.contract import Contract as Contract
+from pseudocore.core.contract import DataSpec as DataSpec
 from pseudocore.core.errors import DataError
+from pseudocore.core.protocols import AssumesInference as AssumesInference
 from pseudocore.core.protocols import Augment as Augment
 from pseudocore.core.protocols import Budgeted as Budgeted
 from pseudocore.core.protocols import Cache as Cache
@@ -31,6 +34,7 @@ from pseudocore.core.protocols import Predict as Predict
 from pseudocore.core.protocols import PredictsByDraw as PredictsByDraw
 from pseudocore.core.protocols import Preprocess as Preprocess
 from pseudocore.core.protocols import Reference as Reference
+from pseudocore.core.protocols import Restorable as Restorable
 from pseudocore.core.protocols import Sampler as Sampler
 from pseudocore.core.protocols import Selector as Selector
 from pseudocore.core.protocols import SelectsSettings as SelectsSettings
@@ -106,8 +110,30 @@ class Dataset:
         return tuple(self.train.x.shape[1:])
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of inputs as stored."""
+        return self.train.x.dtype
+
+    @property
+    def num_train(self) -> int:
+        return len(self.train.y)
+
+    @property
     def is_images(self) -> bool:
         return self.train.x.ndim == 4
+
+    @property
+    def spec(self) -> DataSpec:
+        """Everything but the data."""
+        return DataSpec(
+            self.name,
+            self.shape,
+            self.dtype,
+            self.num_classes,
+            self.num_train,
+            self.class_names,
+            self.fingerprint,
+        )
 
     @cached_property
     def class_counts(self) -> Tensor:
@@ -139,6 +165,10 @@ class Coreset:
     """Which training points were selected, where they were."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """How it was made, and what was learned beside the points."""
+    contract: Contract | None = None
+    """What it was made for, so that inference needs no training data. None for points that nobody
+    described.
+    """
 
     def __post_init__(self) -> None:
         tensors = {"x": self.x, "y": self.y, "weight": self.weight}

@@ -14,16 +14,19 @@ n·d² + d³ time for images of d values. Statistics are population ones (divide
 split.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.errors import ConfigError
+from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.registry import did_you_mean
-from pseudocore.core.types import Dataset, Preprocess
+from pseudocore.core.types import Dataset, DataSpec, Preprocess
+
+_ONE = torch.ones(1)
 
 Kind = Literal["none", "standard", "published", "zca"]
 Device = torch.device | str
@@ -41,6 +44,9 @@ class Identity:
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "none"}
+
+    def constants(self) -> dict[str, Tensor]:
+        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +68,9 @@ class Standardise:
             return {"kind": self.kind, "num_features": len(self.mean)}
         mean, std = self.mean.flatten().tolist(), self.std.flatten().tolist()
         return {"kind": self.kind, "mean": mean, "std": std}
+
+    def constants(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "std": self.std}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,22 +94,25 @@ class ZCA:
     def describe(self) -> dict[str, Any]:
         return {"kind": "zca", "regularisation": self.regularisation}
 
+    def constants(self) -> dict[str, Tensor]:
+        # `colouring` is the inverse of `whitening`, and as large.
+        return {"mean": self.mean, "std": self.std, "whitening": self.whitening}
+
 
 def make(
     kind: Kind,
-    dataset: Dataset,
+    dataset: Dataset | DataSpec,
     *,
     device: Device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Preprocess:
     """The preprocessing called `kind`, fitted on the training split."""
-    x = dataset.train.x
     if kind == "none":
         return Identity()
     if kind == "standard":
-        return fit_standardise(x, device=device, dtype=dtype)
+        return fit_standardise(dataset.train.x, device=device, dtype=dtype)
     if kind == "zca":
-        return fit_zca(x, device=device, dtype=dtype)
+        return fit_zca(dataset.train.x, device=device, dtype=dtype)
     if kind == "published":
         return _published(dataset, device, dtype)
     kinds = get_args(Kind)
@@ -108,6 +120,38 @@ def make(
         f"unknown preprocessing {kind!r}{did_you_mean(kind, kinds)} (known: {', '.join(kinds)})"
     )
     raise ConfigError(message, code="unknown-preprocessing", kind=kind)
+
+
+def restore(
+    description: Mapping[str, Any], constants: Mapping[str, Tensor], shape: tuple[int, ...]
+) -> Preprocess:
+    """The preprocessing that `describe` and `constants` told of, for inputs of a shape; they may
+    come from anyone's file.
+    """
+    kind, size = description.get("kind"), math.prod(shape)
+    per_channel = (shape[0], 1, 1) if len(shape) == 3 else shape
+    expected: dict[Any, dict[str, tuple[int, ...]]] = {
+        "none": {},
+        "standard": {"mean": per_channel, "std": per_channel},
+        "published": {"mean": per_channel, "std": per_channel},
+        "zca": {"mean": shape, "std": per_channel, "whitening": (size, size)},
+    }
+    found = {name: tuple(values.shape) for name, values in constants.items()}
+    regularisation = description.get("regularisation", 0.1)
+    is_sound = found == expected.get(kind) and bool((constants.get("std", _ONE) > 0).all())
+    if kind == "zca" and is_sound and type(regularisation) is float:
+        whitening = constants["whitening"]
+        colouring, failed = torch.linalg.inv_ex(whitening.double())
+        if not failed and colouring.isfinite().all():
+            colouring = colouring.to(whitening)
+            return ZCA(**constants, colouring=colouring, regularisation=regularisation)
+    elif is_sound:
+        return Identity() if kind == "none" else Standardise(**constants, kind=str(kind))
+    raise ArtifactError(
+        f"the coreset's contract has constants {found} for preprocessing {kind!r} of inputs of"
+        f" shape {shape}, which cannot be",
+        code="invalid-contract",
+    )
 
 
 def fit_standardise(
@@ -152,7 +196,7 @@ def fit_zca(
     return ZCA(mean, std, whitening, colouring, regularisation)
 
 
-def _published(dataset: Dataset, device: Device, dtype: torch.dtype) -> Standardise:
+def _published(dataset: Dataset | DataSpec, device: Device, dtype: torch.dtype) -> Standardise:
     """The constants in the papers' code; the std of CIFAR-10's pixels is (.247, .243, .262)."""
     if dataset.name not in ("cifar10", "cifar100"):
         message = "the published constants are those of cifar10 and cifar100"

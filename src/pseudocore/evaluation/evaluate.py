@@ -152,7 +152,7 @@ def assess(
     corrupted: Corrupted = {}
     if extras.severities:
         with stage("corrupt"):
-            corrupted = corrupted_sets(problem.data, extras.severities, extras.num_robust)
+            corrupted = corrupted_sets(problem.dataset, extras.severities, extras.num_robust)
     found: list[_Seed] = []
     for seed in seeds:
         found.append(_one(inference, problem, coreset, seed, extras, corrupted))
@@ -200,7 +200,7 @@ def _one(
             if by_corruption:
                 more |= _mean_scores(list(by_corruption.values()))
             if extras.ood is not None:
-                more |= ood_scores(predict, problem.data, extras.ood, extras.num_robust)
+                more |= ood_scores(predict, problem.dataset, extras.ood, extras.num_robust)
     chosen: Mapping[str, float] = (
         predict.selected_settings if isinstance(predict, SelectsSettings) else {}
     )

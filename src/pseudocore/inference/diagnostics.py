@@ -26,6 +26,7 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
+from pseudocore.core.types import Examples
 from pseudocore.inference.draws import Draws
 
 if TYPE_CHECKING:
@@ -112,8 +113,11 @@ def diagnose(posterior: "DrawsPosterior", rng: Rng = Rng(0)) -> Diagnosis:  # no
             "only draws of chains can be diagnosed; these networks were trained one by one",
             code="no-chains",
         )
-    probes = rng("probes").permutation(problem.num_train)[:NUM_PROBES]
-    x, y = problem.data.train.x[probes], problem.data.train.y[probes]
+    # Training points, or those of the coreset where there are no others.
+    own = Examples(posterior.coreset.x, posterior.coreset.labels)
+    points = problem.data.train if problem.has_data else own
+    probes = rng("probes").permutation(len(points.y))[:NUM_PROBES]
+    x, y = points.x[probes], points.y[probes]
     num_draws, (num_chains, num_parameters) = len(draws), draws[0].shape
     at_labels = [each.cpu().exp().gather(1, y[:, None])[:, 0] for each in posterior.each(x)]
     directions = rng("projections").normal(

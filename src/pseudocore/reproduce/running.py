@@ -106,7 +106,7 @@ class CellRunner:
             for name, protocol in recipe.protocols.items():
                 scores = api.evaluate(
                     coreset,
-                    problem.data,
+                    problem.dataset,
                     inference=protocol.inference,
                     setup=protocol.setup,
                     published=protocol.published,
@@ -166,7 +166,7 @@ class CellRunner:
         path = self.folder / "experts" / name
         with self._lock(name, "the experts that this cell needs"):
             api.train_experts(
-                problem.data,
+                problem.dataset,
                 out=path,
                 num=method.num_experts,
                 epochs=method.expert_epochs,

@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError, DataError
-from pseudocore.core.types import Coreset
+from pseudocore.core.types import Contract, Coreset
 from pseudocore.store.files import (
     StrPath,
     decode_json,
@@ -35,6 +35,9 @@ SCHEMA = 1
 CORESET_FILE = "coreset.safetensors"
 
 _ENTRY = "pseudocore"
+
+_CONSTANT = "preprocess."
+"""What the names of the preprocessing's constants begin with."""
 
 
 def write_tensors(
@@ -91,7 +94,11 @@ def save_coreset(path: StrPath, coreset: Coreset) -> None:
     tensors = {"x": coreset.x, "y": coreset.y, "weight": coreset.weight}
     if coreset.indices is not None:
         tensors["indices"] = coreset.indices
-    write_tensors(path, tensors, kind="coreset", header={"provenance": coreset.provenance})
+    header: dict[str, Any] = {"provenance": coreset.provenance}
+    if (contract := coreset.contract) is not None:
+        header["contract"] = contract.to_table()
+        tensors |= {_CONSTANT + name: value for name, value in contract.constants.items()}
+    write_tensors(path, tensors, kind="coreset", header=header)
 
 
 def load_coreset(path: StrPath) -> Coreset:
@@ -118,11 +125,24 @@ def load_coreset(path: StrPath) -> Coreset:
                 f"is no usable coreset: {name} must be an array of real numbers",
                 "damaged-file",
             )
+    constants = {
+        name.removeprefix(_CONSTANT): value
+        for name, value in tensors.items()
+        if name.startswith(_CONSTANT)
+    }
     try:
-        return Coreset(
-            tensors["x"], tensors["y"], tensors["weight"], tensors.get("indices"), provenance
+        contract = (
+            Contract.from_table(header["contract"], constants) if "contract" in header else None
         )
-    except DataError as error:
+        return Coreset(
+            tensors["x"],
+            tensors["y"],
+            tensors["weight"],
+            tensors.get("indices"),
+            provenance,
+            contract,
+        )
+    except (ArtifactError, DataError) as error:
         raise file_error(path, f"is no usable coreset: {error}", "damaged-file") from error
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pseudocore import assembly as setups
+from pseudocore.contracts import build_problem
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
@@ -199,7 +200,7 @@ def test_a_coresets_word_runs_no_code(pictures: Dataset) -> None:
     )
     nets_of_mine.CALLS.clear()
     with pytest.raises(ConfigError, match=r"a file cannot make run.*--model nets_of_mine:net"):
-        setups.build_problem(coreset, pictures, device="cpu")
+        build_problem(coreset, pictures, device="cpu")
     assert nets_of_mine.CALLS == []
-    problem = setups.build_problem(coreset, pictures, device="cpu", model="nets_of_mine:net")
+    problem = build_problem(coreset, pictures, device="cpu", model="nets_of_mine:net")
     assert problem.model.describe()["name"] == "nets_of_mine:net"

@@ -36,7 +36,7 @@ Deviations:
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -56,6 +56,8 @@ from pseudocore.training.losses import Loss
 @dataclass(frozen=True, kw_only=True)
 class BPCContrastiveDivergence(HorizonSettings):
     """Bayesian pseudo-coreset by contrastive divergence."""
+
+    assumes: ClassVar[str | None] = "hmc"
 
     initial: Initial = "mix"
     max_start: Count = 8

@@ -29,6 +29,7 @@ Deviations:
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pseudocore.core.config import Count, NonNegative, Positive
 from pseudocore.core.problem import Problem
@@ -44,6 +45,8 @@ from pseudocore.objectives.unroll import augment_vjp, descend
 @dataclass(frozen=True, kw_only=True)
 class BPCForwardKL(HorizonSettings):
     """Bayesian pseudo-coreset by forward KL divergence."""
+
+    assumes: ClassVar[str | None] = "hmc"
 
     inner_lr: Positive = 0.03
     """Step size of training on the pseudo-images."""

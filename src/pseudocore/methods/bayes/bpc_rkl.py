@@ -32,7 +32,7 @@ Deviations:
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -53,6 +53,8 @@ from pseudocore.runtime.execution import map_independent, repeated
 @dataclass(frozen=True, kw_only=True)
 class BPCReverseKL(TrajectorySettings):
     """Bayesian pseudo-coreset by reverse KL divergence."""
+
+    assumes: ClassVar[str | None] = "hmc"
 
     image_momentum: Fraction = 0.0
     inner_lr: Positive = 0.03

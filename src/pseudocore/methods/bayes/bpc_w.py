@@ -36,7 +36,7 @@ Deviations:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,6 +75,8 @@ class BPCWInfo(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class BPCWasserstein(HorizonSettings):
     """Bayesian pseudo-coreset by Wasserstein distance."""
+
+    assumes: ClassVar[str | None] = "hmc"
 
     horizon: Count = 2
     inner_lr: Positive = 0.01
@@ -125,6 +127,8 @@ class BPCWasserstein(HorizonSettings):
 @dataclass(frozen=True, kw_only=True)
 class MTT(BPCWasserstein):
     """Matching training trajectories: `bpc-w` under its first name."""
+
+    assumes: ClassVar[str | None] = None
 
 
 def relative_distance(

@@ -47,7 +47,7 @@ Deviations:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -107,6 +107,8 @@ class PSVIInfo(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class PSVI(PointSettings):
     """Pseudo-points and weights by reverse KL, for logistic regression."""
+
+    assumes: ClassVar[str | None] = "hmc"
 
     num_steps: Count = 500
     batch_size: Annotated[int | None, Range(low=1)] = None

@@ -41,7 +41,7 @@ Deviations:
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,6 +77,8 @@ class VBPCState(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
     """What VBPC and FRePo share: all but the loss."""
+
+    assumes: ClassVar[str | None] = "last-layer-vi"
 
     image_lr: Positive = 0.01
     """Adam's step size on (normalised) images and the logit scale; falls to 0 along a cosine."""
