@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pseudocore.core.problem import Problem
     from pseudocore.core.rng import Rng
     from pseudocore.core.types import Coreset, Dataset, Examples
-    from pseudocore.data.arrays import dataset
+    from pseudocore.data.dataset import dataset
     from pseudocore.evaluation.evaluate import Evaluation
     from pseudocore.evaluation.fidelity import Fidelity
     from pseudocore.inference.posterior import Posterior, Prediction
@@ -35,7 +35,7 @@ _PLACES = {
     "pseudocore.core.problem": ("Problem",),
     "pseudocore.core.rng": ("Rng",),
     "pseudocore.core.types": ("Coreset", "Dataset", "Examples"),
-    "pseudocore.data.arrays": ("dataset",),
+    "pseudocore.data.dataset": ("dataset",),
     "pseudocore.evaluation.evaluate": ("Evaluation",),
     "pseudocore.evaluation.fidelity": ("Fidelity",),
     "pseudocore.measuring": ("fidelity",),

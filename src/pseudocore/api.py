@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pseudocore.arguments import (
     problem_of,
     reduction_of,
 )
-from pseudocore.assembly import Data, build, check_data, described
+from pseudocore.assembly import Data, build, described, reading
 from pseudocore.assembly import Reduction as Reduction
 from pseudocore.contracts import build_problem as build_problem
 from pseudocore.contracts import mismatches
@@ -23,8 +24,8 @@ from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences, methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Dataset, Inference, Iterative, Method
-from pseudocore.data import load as load_data
+from pseudocore.core.types import Coreset, Inference, Iterative, Method
+from pseudocore.data import Reading, read
 from pseudocore.evaluation.evaluate import Evaluation, Extras, assess
 from pseudocore.evaluation.metrics import Metrics
 from pseudocore.expert_training import train_experts
@@ -62,7 +63,7 @@ def reduce(
 
     Args:
         method: A name such as "vbpc", or an object such as `methods.VBPC(per_class=1)`.
-        data: A name, a path, or a `Dataset` (see `dataset`). Defaults to the preset's.
+        data: A name, a path, or anything else that `dataset` takes. Defaults to the preset's.
         model: A name, an object such as `models.ConvNet(width=32)`, an `nn.Module` (its weights are
             not used), or a function that makes one. Defaults to convnet3 for images and mlp for
             features.
@@ -76,7 +77,7 @@ def reduce(
         checkpoint_every: Steps between checkpoints in `out`.
         log_every: Steps between logged values.
         **options: Fields of the method, when it is given by name (`ipc` is `per_class`), and of the
-            setup (`preprocess`, `augment`, ...).
+            setup (`target`, `preprocess`, `augment`, ...).
 
     Returns:
         The coreset, and how it was made.
@@ -88,7 +89,11 @@ def reduce(
     history: list[dict[str, float]] = []
     name = methods.name_of(reduction.method)
     with profiling.recording():
-        given = data if isinstance(data, Dataset) else None
+        given = None
+        if data is not None and not isinstance(data, str | Path):
+            with profiling.stage("load"):
+                given = read(data, reading(reduction.setup))
+            reduction = replace(reduction, setup=replace(reduction.setup, data=given.name))
         problem = build(reduction.setup, given, device=device, network=network)
         folder = None if out is None else Run.create(out, resolved(reduction, problem).to_config())
         total = reduction.method.num_steps if isinstance(reduction.method, Iterative) else 0
@@ -232,8 +237,7 @@ def evaluate(
             with profiling.stage("reference", problem.device):
                 source = None if fidelity is True else fidelity
                 full = references.beside(problem, fitted, source)
-        check_data(ood)
-        other = load_data(ood) if isinstance(ood, str | Path) else ood
+        other = None if ood is None else read(ood, Reading())
         scores = assess(
             fitted,
             problem,

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pseudocore.assembly import Data, Reduction, Setup, check_data, described
+from pseudocore.assembly import Data, Reduction, Setup, described
 from pseudocore.contracts import build_problem, intended
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
-from pseudocore.core.types import Coreset, Dataset, Inference, Method
+from pseudocore.core.types import Coreset, Inference, Method
 from pseudocore.reduction import ReduceResult, configuration
 from pseudocore.store.coreset_file import load_coreset
 
@@ -24,16 +24,15 @@ def reduction_of(
     options: Mapping[str, Any],
 ) -> tuple[Reduction, Any]:
     """What `reduce` was asked for, and the network where the configuration cannot rebuild it."""
-    check_data(data)
     fields, network = described(model)
     if not isinstance(method, str):
         _check_method(method)
     known = {option.name for option in config.options(Setup)}
     setup = {name: value for name, value in options.items() if name in known} | fields
     own = {name: value for name, value in options.items() if name not in known}
-    if data is not None:
-        setup["data"] = data.name if isinstance(data, Dataset) else str(data)
-    elif preset is None:
+    if isinstance(data, str | Path):
+        setup["data"] = str(data)
+    elif data is None and preset is None:
         raise TypeError("data must be given: a name, a path or a Dataset")
     if isinstance(method, str):
         table = configuration(method, preset, setup, own, seed)
@@ -90,7 +89,6 @@ def problem_of(
         own = str(source.problem.model.describe().get("name"))
         if "model" not in changes and ":" in own:
             network, changes = source.problem.model, {**changes, "model": own}
-    check_data(data)
     return build_problem(
         coreset_of(source), data, device=device, network=network, needs_data=needs_data, **changes
     )

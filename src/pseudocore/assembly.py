@@ -14,8 +14,9 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import GaussianPrior, Precision, PriorKind, Problem
 from pseudocore.core.registry import did_you_mean, inferences, methods, models
 from pseudocore.core.types import Dataset, DataSpec, Model, Preprocess
-from pseudocore.data import DSA, load
+from pseudocore.data import DSA, Reading, columns, read
 from pseudocore.data import preprocessing as whiten
+from pseudocore.data.reading import Missing
 from pseudocore.models import custom
 from pseudocore.runtime.allocator import keep_freed_memory
 from pseudocore.runtime.profiling import stage
@@ -23,8 +24,11 @@ from pseudocore.runtime.warmup import warming_up
 from pseudocore.store.cache import CacheFolder
 from pseudocore.store.expert_folder import ExpertFolder
 
-Data = str | Path | Dataset
-"""A name, a path, or the data set itself."""
+Data = Any
+"""A name, a path, or anything else that `dataset` makes a data set of."""
+
+READING_FIELDS = ("target", "drop", "missing", "resize")
+"""Fields of a setup that say how to read its data."""
 
 NETWORK_FIELDS = ("width", "depth", "norm", "init")
 """Fields of a setup that belong to its network."""
@@ -39,6 +43,16 @@ class Setup:
 
     data: str = "digits"
     """Name or path of the data set."""
+    target: str | None = None
+    """Column of a table that holds the labels."""
+    drop: str | None = None
+    """Columns of a table to leave out, separated by commas."""
+    missing: Missing = "refuse"
+    """What to do about gaps in features: refuse them, or impute the median of training values, and
+    the most frequent text.
+    """
+    resize: Annotated[int | None, Range(low=1)] = None
+    """Height and width to bring images to, from their centre square."""
     model: str | None = None
     """Network, or package.module:function that makes one. Defaults to convnet3 for images and mlp
     for features.
@@ -128,6 +142,17 @@ def check_tables(table: Mapping[str, Any], *, what: str = "a configuration") -> 
         )
 
 
+def reading(setup: Setup, *, lenient: bool = False) -> Reading:
+    """How to read the data of a setup."""
+    return Reading(
+        target=setup.target,
+        drop=columns(setup.drop or ()),
+        missing=setup.missing,
+        resize=setup.resize,
+        lenient=lenient,
+    )
+
+
 def resolve(setup: Setup, data: Dataset | DataSpec) -> Setup:
     """The same setup with its network written out."""
     return replace(setup, model=setup.model or ("convnet3" if data.is_images else "mlp"))
@@ -164,7 +189,7 @@ def build(
     with warming_up(where, reduced=setup.precision == "bf16") if on_gpu else nullcontext():
         if data is None:
             with stage("load"):
-                data = load(setup.data, root=root)
+                data = read(setup.data, reading(setup), root=root)
         model = _model(resolve(setup, data), data, network)
         augment = DSA(strategy=setup.augment, siamese=setup.siamese) if setup.augment else None
         if augment is not None and not data.is_images:
@@ -195,15 +220,6 @@ def build(
         if setup.experts is None:
             return problem
         return replace(problem, experts=ExpertFolder.open(setup.experts).mapped(problem))
-
-
-def check_data(data: Any) -> None:
-    """Refuse what is no data set, with a TypeError."""
-    if data is not None and not isinstance(data, Data):
-        raise TypeError(
-            f"data must be a name, a path or a Dataset, not {type(data).__name__};"
-            " dataset(x, y, test=(xt, yt)) makes one of arrays"
-        )
 
 
 def described(model: Any) -> tuple[dict[str, Any], Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pseudocore.assembly import NETWORK_FIELDS, Reduction, Setup, build, device_of
+from pseudocore.assembly import NETWORK_FIELDS, Data, Reduction, Setup, build, device_of, reading
 from pseudocore.core import config
 from pseudocore.core.contract import Contract, DataSpec
 from pseudocore.core.errors import ArtifactError, ConfigError, DataError
@@ -22,7 +22,7 @@ from pseudocore.core.types import (
     Preprocess,
     Restorable,
 )
-from pseudocore.data import load
+from pseudocore.data import hugging_face, read
 from pseudocore.data import preprocessing as whiten
 from pseudocore.models import custom
 from pseudocore.runtime.profiling import stage
@@ -70,7 +70,7 @@ def intended(coreset: Coreset) -> tuple[str, dict[str, Any]]:
 
 def build_problem(
     coreset: Coreset,
-    data: str | Path | Dataset | None = None,
+    data: Data | None = None,
     *,
     device: str = "auto",
     network: Any = None,
@@ -86,7 +86,7 @@ def build_problem(
     contract = coreset.contract
     fields = {**provenance_table(coreset, "setup"), **_setup_fields(contract)}
     fields |= {"augment": None, **changes, "experts": None}
-    if data is not None and not isinstance(data, Dataset):
+    if isinstance(data, str | Path):
         fields["data"] = str(data)
     alone = contract if data is None and not needs_data else None
     if "data" not in fields and data is None and alone is None:
@@ -104,7 +104,7 @@ def build_problem(
     if alone is not None:
         given = alone.data
     else:
-        given = _own_data(setup) if data is None else data if isinstance(data, Dataset) else None
+        given = _own_data(setup) if data is None else _other_data(data, setup)
     problem = build(
         setup,
         given,
@@ -216,12 +216,25 @@ def _preprocess(contract: Contract | None, device: str) -> Preprocess | None:
 
 def _own_data(setup: Setup) -> Dataset:
     """The data a coreset was made from."""
+    if hugging_face.is_name(setup.data):
+        raise ConfigError(
+            f"the coreset was made from {setup.data}, which a file cannot make be fetched; name it"
+            f" yourself (--data {setup.data}, or data=)",
+            code="remote-data",
+            data=setup.data,
+        )
     try:
         with stage("load"):
-            return load(setup.data)
+            return read(setup.data, reading(setup))
     except DataError as error:
         raise DataError(
             f"{error}; if the coreset's data has moved, say where it is (--data)",
             code=error.code,
             **error.fields,
         ) from error
+
+
+def _other_data(data: Data, setup: Setup) -> Dataset:
+    """Data in place of those a coreset was made from, read alike as far as that applies."""
+    with stage("load"):
+        return read(data, reading(setup, lenient=True))

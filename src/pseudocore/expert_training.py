@@ -10,11 +10,12 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor
 
-from pseudocore.assembly import PRIOR_FIELDS, Data, Setup, build, check_data, described
+from pseudocore.assembly import PRIOR_FIELDS, Data, Setup, build, described, reading
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
-from pseudocore.core.types import Dataset, NeedsExperts
+from pseudocore.core.types import NeedsExperts
+from pseudocore.data import read
 from pseudocore.evaluation.metrics import in_batches, measure, spreads
 from pseudocore.progress import progress as progress_bar
 from pseudocore.runtime import Compile
@@ -60,7 +61,7 @@ def train_experts(
     fewer epochs.
 
     Args:
-        data: Name or path of a data set, or a `Dataset`.
+        data: A name, a path, or anything else that `dataset` takes.
         out: Folder for the experts.
         model: The network, as in `reduce`.
         num: Number of experts.
@@ -88,15 +89,18 @@ def train_experts(
             code="option",
             option="storage",
         )
-    check_data(data)
     network_fields, network = described(model)
-    given = data if isinstance(data, Dataset) else None
     of_training = {option.name for option in config.options(Training)} & options.keys()
     training = config.build(
         Training, {name: options.pop(name) for name in of_training}, what="training"
     )
-    fields = {**options, **network_fields, "data": str(data) if given is None else given.name}
-    setup = config.build(Setup, fields, what="setup")
+    fields = {**options, **network_fields}
+    if isinstance(data, str | Path):
+        fields["data"] = str(data)
+    setup, given = config.build(Setup, fields, what="setup"), None
+    if not isinstance(data, str | Path):
+        given = read(data, reading(setup))
+        setup = dataclasses.replace(setup, data=given.name)
     problem = build(setup, given, device=device, network=network)
     command = command or experts_command(
         setup, training, num=num, epochs=epochs, seed=seed, storage=storage, out=out

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pseudocore.store.coreset_file import load_coreset
+
 Refused = Callable[..., str]
 Done = Callable[[str], Any]
 Npz = Callable[..., str]
@@ -21,8 +23,8 @@ TINY = "--model convnet-wide --width 4 --num-steps 2 --batch-size 16 --ipc 1"
 LABELS = np.arange(40) % 4
 PIXELS = np.random.default_rng(1).random((40, 8, 8))
 UNFIT: list[tuple[dict[str, Any], str]] = [
-    ({"train_y": np.where(LABELS == 2, 3, LABELS)}, "no training examples of class 2"),
-    ({"train_y": np.where(np.arange(40) == 0, -2, LABELS)}, "labels from -2 to 3"),
+    ({"train_y": np.where(LABELS == 2, 3, LABELS)}, "has the label 2 … no training example has"),
+    ({"train_y": np.where(np.arange(40) == 0, 0.5, LABELS)}, "such as 0.5 in row 1"),
     ({"train_y": LABELS[:30]}, "40 inputs but 30 labels"),
     ({"train_x": np.where(PIXELS > 0.999, np.nan, PIXELS), "test_x": PIXELS[:20]}, "inputs … NaN"),
     ({"train_x": np.full((40, 8, 8), 7, np.uint8)}, "is the same … nothing can be learned"),
@@ -69,9 +71,35 @@ def test_a_folder_of_class_folders_can_be_reduced(done: Done, refused: Refused) 
     assert "2 points in run" in done(f"reduce vbpc ./pets --out run {TINY}").out
     assert "cat, dog" in done("data info ./pets").out
     Image.new("L", (9, 8)).save("pets/dog/3.png")
-    refused(f"reduce vbpc pets/ --out x {TINY}", "pets/dog/3.png is 9x8", "resize")
+    refused(f"reduce vbpc pets/ --out x {TINY}", "pets/dog/3.png is 9x8", "--resize SIZE")
+    said = done("reduce uniform pets/ --out small --ipc 1 --resize 4 --model linear")
+    assert "note: pets has no test half: 2 of 10 pictures are held out" in said.err
+    assert load_coreset("small").x.shape == (2, 1, 4, 4)
+    assert "accuracy" in done("evaluate small --seeds 1 --num-steps 2").out
     Path("pets/cat/0.png").write_bytes(b"not a picture")
     refused(f"reduce vbpc ./pets --out x {TINY}", "pets/cat/0.png cannot be read as a picture")
+
+
+def test_a_table_with_texts_and_gaps(done: Done, refused: Refused) -> None:
+    rows = [
+        f"{i if i % 7 else ''},{'ab'[i % 3 == 0]},{i},{['no', 'yes'][i % 2]}" for i in range(40)
+    ]
+    Path("t.csv").write_text("size,kind,row,buys\n" + "\n".join(rows) + "\n")
+    refused("reduce uniform t.csv --out run", "name the column of t.csv", "--target")
+    refused("reduce uniform t.csv --target buy --out run", "did you mean 'buys'?")
+    refused("reduce uniform t.csv --target buys --out run", "column 'size'", "row 1", "--missing")
+    refused("reduce uniform digits --target buys --out run", "target has no effect on")
+    line = "t.csv --target buys --drop row --missing impute"
+    said = done(f"reduce uniform {line} --model linear --ipc 2 --out run")
+    assert said.err.count("note: ") == 3
+    assert load_coreset("run").x.shape == (4, 3)
+    assert "accuracy" in done("evaluate run --seeds 1 --num-steps 2").out
+    assert "no, yes" in (info := done(f"data info {line}").out)
+    assert "column 'kind' is one-hot encoded (2 values)" in info
+    done(f"data import {line.replace('csv', 'csv bought')}")
+    imported = json.loads(done("data info bought --json").out)
+    assert imported["fingerprint"] in info
+    done("evaluate run --seeds 1 --num-steps 2 --data bought")
 
 
 def test_imported_data_is_used_by_name(

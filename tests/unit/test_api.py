@@ -373,7 +373,7 @@ def test_arrays_become_a_data_set() -> None:
     assert (len(found.train.y), len(found.test.y), found.class_names) == (32, 8, ("a", "b"))
     colours = pseudocore.dataset(np.repeat(x[..., None], 3, -1), y, layout="NHWC")
     assert colours.shape == (3, 8, 8)
-    with pytest.raises(DataError, match="data set 'arrays'"):
+    with pytest.raises(DataError, match="training data has 40 inputs but 3 labels"):
         pseudocore.dataset(x, y[:3])
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from pseudocore import api
-from pseudocore.assembly import PRIOR_FIELDS, Setup
+from pseudocore.assembly import PRIOR_FIELDS, READING_FIELDS, Setup
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
@@ -22,7 +22,7 @@ from pseudocore.store.run_folder import Run
 
 NAME = "evaluate"
 _NUM_ROBUST = 1000
-NOT_CHANGEABLE = ("data", *PRIOR_FIELDS, "experts")
+NOT_CHANGEABLE = ("data", *READING_FIELDS, *PRIOR_FIELDS, "experts")
 """Setup fields that an evaluation cannot change: inferences have flags of the prior's names."""
 
 

@@ -8,13 +8,14 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from pseudocore.cli.console import comparison_table, err, out, print_json
-from pseudocore.cli.flags import Json, Switch
+from pseudocore.cli.flags import AtLeastOne, Json, Switch
 from pseudocore.cli.output import warn_of_divergence
 from pseudocore.cli.presets import print_names
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import inferences
 from pseudocore.core.registry import methods as registry
-from pseudocore.data import available, import_dataset, load
+from pseudocore.data import Reading, available, columns, import_dataset, read
+from pseudocore.data.reading import Missing
 from pseudocore.evaluation.tables import Estimate, Row, comparison
 from pseudocore.evaluation.tables import markdown as to_markdown
 from pseudocore.store.coreset_file import load_coreset
@@ -57,14 +58,32 @@ def list_data(*, json: Json = False) -> int:
     return 0
 
 
+Target = Annotated[str | None, Parameter(help="Column of a table that holds the labels.")]
+Drop = Annotated[str | None, Parameter(help="Columns of a table to leave out, with commas.")]
+HowMissing = Annotated[
+    Missing, Parameter(help="What to do about gaps in features: refuse or impute them.")
+]
+Resize = Annotated[int | None, AtLeastOne, Parameter(help="Height and width to bring images to.")]
+
+
 @data.command
-def info(name: str, /, *, json: Json = False) -> int:
+def info(
+    name: str,
+    /,
+    *,
+    target: Target = None,
+    drop: Drop = None,
+    missing: HowMissing = "refuse",
+    resize: Resize = None,
+    json: Json = False,
+) -> int:
     """Read a data set and describe it.
 
     Args:
         name: Name or path.
     """
-    found = load(name)
+    how = Reading(target=target, drop=columns(drop or ()), missing=missing, resize=resize)
+    found = read(name, how)
     counts = found.class_counts.tolist()
     facts = {
         "name": found.name,
@@ -76,25 +95,37 @@ def info(name: str, /, *, json: Json = False) -> int:
         "largest_class": max(counts),
         "class_names": list(found.class_names),
         "fingerprint": found.fingerprint,
+        "notes": list(found.notes),
     }
     if json:
         print_json(facts)
         return 0
     for key, value in facts.items():
-        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        between = "\n" + 17 * " " if key == "notes" else ", "
+        text = between.join(map(str, value)) if isinstance(value, list) else value
         out.print(f"{key.replace('_', ' '):<16} {text}")
     return 0
 
 
 @data.command(name="import")
-def import_(source: Path, name: str, /) -> int:
+def import_(
+    source: Path,
+    name: str,
+    /,
+    *,
+    target: Target = None,
+    drop: Drop = None,
+    missing: HowMissing = "refuse",
+    resize: Resize = None,
+) -> int:
     """Copy a data set into your data folder under a name.
 
     Args:
-        source: npz file, folder of class folders, idx or CIFAR folder.
+        source: npz, CSV or Parquet file, folder of class folders, idx or CIFAR folder.
         name: Its name from now on.
     """
-    path = import_dataset(source, name)
+    how = Reading(target=target, drop=columns(drop or ()), missing=missing, resize=resize)
+    path = import_dataset(source, name, reading=how)
     out.print(f"{name} is in {path}; use it as: pseudocore reduce METHOD {name} --out RUN")
     return 0
 

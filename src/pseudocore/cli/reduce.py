@@ -85,6 +85,8 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
                 table["options"]["per_class"] = _budget(fraction, problem)
                 reduction = Reduction.from_config(table)
             reduction = resolved(reduction, problem)
+            for note in problem.dataset.notes:
+                err.print(f"note: {note}")
             with Run.create(
                 out,
                 reduction.to_config(),

@@ -63,6 +63,16 @@ class Dataset:
     test: Examples
     num_classes: int
     class_names: tuple[str, ...] = ()
+    encoding: tuple[Mapping[str, Any], ...] = ()
+    """How the columns of a table became features, as plain values (`data.tables.Encoding`)."""
+    notes: tuple[str, ...] = ()
+    """What was decided in reading it, in sentences: a test half held out, gaps filled, …."""
+
+    def __repr__(self) -> str:
+        kind = "images" if self.is_images else "inputs"
+        sizes = f"{len(self.train.y)} + {len(self.test.y)} {kind} of shape {self.shape}"
+        lines = [f"Dataset({self.name!r}: {sizes}, {self.num_classes} classes)", *self.notes]
+        return "\n  ".join(lines)
 
     def __post_init__(self) -> None:
         def require(holds: bool, code: str, message: str) -> None:
@@ -146,7 +156,8 @@ class Dataset:
         digest = hashlib.sha256(f"{self.num_classes}".encode())
         for tensor in (*self.train, *self.test):
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.contiguous().numpy().data)
+            for block in torch.split(tensor, 4096):  # a memory map may be larger than memory
+                digest.update(block.contiguous().numpy().data)
         return digest.hexdigest()
 
 
@@ -273,6 +284,7 @@ def _problem_of(examples: Examples, num_classes: int) -> tuple[str, str] | None:
         return "shape", f"images must be (n, channels, height, width), not {shape}"
     if not x.is_floating_point():
         return "dtype", f"inputs must be uint8 images or floats, not {x.dtype}"
-    if num_bad := int((~torch.isfinite(x.flatten(1)).all(1)).sum()):
+    blocks = (block.flatten(1) for block in torch.split(x, 4096))
+    if num_bad := sum(int((~torch.isfinite(block).all(1)).sum()) for block in blocks):
         return "not-finite", f"{num_bad} of {len(x)} inputs hold NaN or infinite values"
     return None

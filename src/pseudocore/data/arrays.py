@@ -1,5 +1,5 @@
-"""Arrays in memory, and NumPy archives of `train_x, train_y, test_x, test_y`, or `X, y, Xt, yt`,
-with or without the test half.
+"""Arrays in memory, and NumPy archives and folders of `train_x, train_y, test_x, test_y`, or
+`X, y, Xt, yt`, with or without the test half.
 
 Images are uint8 (n, height, width), (n, height, width, channels) or (n, channels, height, width);
 features are (n, d) numbers. Optional arrays: `class_names`, texts; `layout`, "NCHW" or "NHWC",
@@ -10,16 +10,15 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pseudocore.core.errors import DataError
-from pseudocore.core.types import Dataset, Examples
-from pseudocore.data import reading
-from pseudocore.data.splits import TEST_FRACTION, split
+from pseudocore.core.types import Dataset
+from pseudocore.data.reading import Half, Layout, Raw, Reading
 from pseudocore.store.files import replacing, writing
 
 _SPELLINGS = (
@@ -29,48 +28,34 @@ _SPELLINGS = (
 )
 
 
-def dataset(
-    x: Any,
-    y: Any,
-    *,
-    test: tuple[Any, Any] | None = None,
-    name: str = "arrays",
-    class_names: Sequence[str] = (),
-    layout: Literal["NCHW", "NHWC"] | None = None,
-) -> Dataset:
-    """A data set from arrays.
-
-    Args:
-        x: Training inputs, numpy or torch: images as uint8 or as floats from 0 to 1, (n, height,
-            width), (n, height, width, channels) or (n, channels, height, width); or features
-            (n, d).
-        y: Integer labels (n,).
-        test: Test inputs and labels. Defaults to a fifth of the training set.
-        name: What to call it.
-        class_names: Names of the classes. Defaults to none.
-        layout: Where the channels of images are. By default found from the shape.
-
-    Returns:
-        The data set, checked.
-    """
-    given = {"train_x": x, "train_y": y}
-    if test is not None:
-        given["test_x"], given["test_y"] = test
-    arrays = {key: _as_array(value) for key, value in given.items()}
-    if class_names:
-        arrays["class_names"] = np.array(class_names)
-    if layout is not None:
-        arrays["layout"] = np.array(layout)
-    return _from_arrays(arrays, name, f"data set {name!r}")
-
-
 def is_npz(path: Path) -> bool:
     return path.suffix == ".npz" and path.is_file()
 
 
-def read_npz(path: Path, name: str) -> Dataset:
-    """A set from one archive; without a test half, a fifth of it is split off."""
-    return _from_arrays(_load(path), name, str(path))
+def read_npz(path: Path) -> Raw:
+    return raw_of(_load(path), str(path))
+
+
+def is_npy(path: Path) -> bool:
+    """Whether a path is a folder of `train_x.npy`, `train_y.npy`, … in one of the spellings."""
+    return any(
+        (path / f"{x}.npy").is_file() and (path / f"{y}.npy").is_file() for x, y, *_ in _SPELLINGS
+    )
+
+
+def read_npy(path: Path) -> Raw:
+    """Arrays in a folder, memory-mapped: only the examples that are used come off the disk."""
+    names = {name for spelling in _SPELLINGS for name in spelling} | {"class_names", "layout"}
+    arrays = {}
+    for name in sorted(names):
+        file = path / f"{name}.npy"
+        if file.is_file():
+            try:
+                arrays[name] = np.load(file, mmap_mode="c", allow_pickle=False)
+            except (OSError, ValueError, EOFError) as error:
+                message = "cannot be read as one array of plain values; numpy.save writes one"
+                raise _unfit(file, message) from error
+    return raw_of(arrays, str(path))
 
 
 def write_npz(path: Path, dataset: Dataset) -> None:
@@ -87,7 +72,8 @@ def write_npz(path: Path, dataset: Dataset) -> None:
         np.savez_compressed(file, **arrays)
 
 
-def _from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Dataset:
+def raw_of(arrays: Mapping[str, Any], where: str) -> Raw:
+    """The halves among named arrays, under any of the spellings."""
     keys = next((keys for keys in _SPELLINGS if keys[0] in arrays and keys[1] in arrays), None)
     if keys is None:
         needed = "train_x, train_y, test_x, test_y (or X, y, Xt, yt) are needed"
@@ -96,26 +82,58 @@ def _from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Dat
         advice = "give both, or neither to have a test set split off"
         raise _unfit(where, f"has only one of {keys[2]} and {keys[3]}; {advice}")
     layout = str(arrays["layout"]) if "layout" in arrays else None
-    x = [_inputs(arrays[key], f"{key} of {where}", layout) for key in keys[::2] if key in arrays]
-    y = [_labels(arrays[key], f"{key} of {where}") for key in keys[1::2] if key in arrays]
-    if set(torch.cat(y).tolist()) == {-1, 1}:
-        y = [(part + 1) // 2 for part in y]
-    if len(x) == 1:
-        parts = _split(x[0], y[0], where)
-        x, y = [x[0][part] for part in parts], [y[0][part] for part in parts]
-    num_classes = 1 + max(int(part.max()) if len(part) else 0 for part in y)
+    if layout not in (None, "NCHW", "NHWC"):
+        raise _unfit(where, f"has an array 'layout' of {layout!r} beside it; use NCHW or NHWC")
     names = tuple(map(str, np.atleast_1d(arrays["class_names"]))) if "class_names" in arrays else ()
-    if len(names) != num_classes:
-        names = reading.class_names(name, num_classes)
-    return Dataset(name, Examples(x[0], y[0]), Examples(x[1], y[1]), num_classes, names)
+    halves = [
+        Half(arrays[x], arrays[y], f"{y} of {where}", f"{x} of {where}")
+        for x, y in (keys[:2], keys[2:])
+        if x in arrays
+    ]
+    return Raw(tuple(halves), names, cast(Layout | None, layout))
 
 
-def _as_array(value: Any) -> np.ndarray:
+def as_array(value: Any) -> np.ndarray:
+    """A numpy or torch array, or what numpy makes one of."""
+    if hasattr(value, "toarray"):
+        message = "a sparse matrix cannot be read; .toarray() makes it dense"
+        raise DataError(message, code="unfit-arrays")
     if isinstance(value, Tensor):
         value = value.detach().cpu()
-        value = (value.float() if value.is_floating_point() else value).numpy()
-    array: np.ndarray = np.asarray(value)
+        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    array: np.ndarray = np.asanyarray(value)  # a memory map stays one
     return array
+
+
+def check(x: np.ndarray, what: str) -> None:
+    """Refuse what is neither images nor features."""
+    if x.dtype.kind not in "biuf":
+        advice = "give a frame with named columns to have texts encoded"
+        advice = f"images must be uint8 and features numbers; {advice}"
+        raise _unfit(what, f"has type {x.dtype}; {advice}")
+    if x.ndim not in (2, 3, 4):
+        raise _unfit(what, f"has shape {x.shape}; images have 3 or 4 axes, features 2")
+
+
+def inputs(
+    arrays: Sequence[np.ndarray], what: Sequence[str], reading: Reading, layout: Layout | None
+) -> tuple[list[Tensor], list[str]]:
+    """The inputs of one or two halves as a `Dataset` holds them; also notes on what was decided.
+
+    Memory maps that need no change stay maps.
+    """
+    pixel_range, notes = reading.pixel_range, []
+    if arrays[0].ndim == 2:
+        reading.refuse(("pixel_range", "layout", "resize"), what[0], "features are no images")
+    elif pixel_range is None and arrays[0].dtype.kind == "f":
+        low, high = zip(*map(_extremes, arrays), strict=True)
+        if -1 <= min(low) < 0 and max(high) <= 1:
+            pixel_range = (-1.0, 1.0)
+            notes.append("float images from -1 to 1 are read as (x + 1) / 2")
+    layout = reading.layout or layout
+    return [
+        _inputs(x, where, layout, pixel_range) for x, where in zip(arrays, what, strict=True)
+    ], notes
 
 
 def _unfit(where: object, what: str) -> DataError:
@@ -137,34 +155,50 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         raise _unfit(path, f"{message}; numpy.savez writes one") from error
 
 
-def _inputs(x: np.ndarray, what: str, layout: str | None) -> Tensor:
-    if x.dtype.kind not in "biuf":
-        raise _unfit(what, f"has type {x.dtype}; images must be uint8 and features numbers")
+def _inputs(
+    x: np.ndarray, what: str, layout: str | None, pixel_range: tuple[float, float] | None
+) -> Tensor:
     if x.ndim == 2:
         with np.errstate(over="ignore"):  # `Dataset` refuses what becomes infinite
-            return torch.from_numpy(x.astype(np.float32))
-    if x.ndim not in (3, 4):
-        raise _unfit(what, f"has shape {x.shape}; images have 3 or 4 axes, features 2")
-    if x.dtype.kind == "f":
-        _check_range(x[np.isfinite(x)], 1, what)  # `Dataset` refuses NaN and the infinities
-        x = x.astype(np.float32)
-    else:
-        _check_range(x, 255, what)
-        x = x.astype(np.uint8)
-    return torch.from_numpy(np.ascontiguousarray(_channels_first(x, what, layout)))
+            return torch.from_numpy(x.astype(np.float32, copy=not _is_map(x)))
+    is_float, own = x.dtype.kind == "f", (0, 1) if x.dtype.kind == "f" else (0, 255)
+    low, high = pixel_range or own
+    _check_range(x, low, high, what)
+    x = x.astype(np.float32 if is_float or (low, high) != own else np.uint8, copy=not _is_map(x))
+    if (low, high) != own:
+        x = (x - np.float32(low)) / np.float32(high - low)
+    x = _channels_first(x, what, layout)
+    return torch.from_numpy(x if _is_map(x) else np.ascontiguousarray(x))
 
 
-def _check_range(values: np.ndarray, high: int, what: str) -> None:
-    if values.size and (values.min() < 0 or values.max() > high):
-        allowed = "whole-number images must lie in 0..255 and float images in 0..1"
-        raise _unfit(what, f"runs from {values.min():g} to {values.max():g}; {allowed}")
+def _is_map(x: np.ndarray) -> bool:
+    return isinstance(x, np.memmap)
+
+
+def _check_range(x: np.ndarray, low: float, high: float, what: str) -> None:
+    least, most = _extremes(x)
+    if least < low or most > high:
+        allowed = (
+            "whole-number images must lie in 0..255 and float images in 0..1 or -1..1;"
+            " pixel_range=(black, white) declares another range"
+        )
+        raise _unfit(what, f"runs from {least:g} to {most:g}; {allowed}")
+
+
+def _extremes(x: np.ndarray, block: int = 1024) -> tuple[float, float]:
+    """The smallest and the largest finite value; `Dataset` refuses NaN and the infinities."""
+    least, most = np.inf, -np.inf
+    for start in range(0, len(x), block):
+        part = x[start : start + block]
+        part = part[np.isfinite(part)] if x.dtype.kind == "f" else part
+        if part.size:
+            least, most = min(least, float(part.min())), max(most, float(part.max()))
+    return least, most
 
 
 def _channels_first(x: np.ndarray, what: str, layout: str | None) -> np.ndarray:
     if x.ndim == 3:
         return x[:, None]
-    if layout not in (None, "NCHW", "NHWC"):
-        raise _unfit(what, f"has an array 'layout' of {layout!r} beside it; use NCHW or NHWC")
     first, last = x.shape[1] in (1, 3), x.shape[3] in (1, 3)
     if layout is None and first == last:
         which = "both the second and" if first else "neither the second nor"
@@ -172,24 +206,3 @@ def _channels_first(x: np.ndarray, what: str, layout: str | None) -> np.ndarray:
         advice = "add an array layout = 'NCHW' or 'NHWC'"
         raise _unfit(what, f"has shape {x.shape}, where {which}; {advice}")
     return x.transpose(0, 3, 1, 2) if layout == "NHWC" or (layout is None and last) else x
-
-
-def _labels(y: np.ndarray, what: str) -> Tensor:
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1 or y.dtype.kind not in "biuf":
-        raise _unfit(what, f"must be one whole number per example, not {y.dtype} {y.shape}")
-    allowed = "labels are 0, 1, 2, ... (or -1 and 1)"
-    if y.dtype.kind == "f" and not (np.isfinite(y).all() and (y == np.rint(y)).all()):
-        raise _unfit(what, f"holds values that are not whole numbers; {allowed}")
-    if y.size and (int(y.min()) < -1 or int(y.max()) > 2**31):
-        raise _unfit(what, f"holds labels from {y.min()} to {y.max()}; {allowed}")
-    return torch.from_numpy(y.astype(np.int64))
-
-
-def _split(x: Tensor, y: Tensor, where: str) -> tuple[Tensor, Tensor]:
-    if len(x) != len(y):
-        raise _unfit(where, f"has {len(x)} inputs but {len(y)} labels")
-    if len(y) and y.min() < 0:
-        raise _unfit(where, "holds the label -1 beside others than 1; labels are 0, 1, 2, ...")
-    return split(y, TEST_FRACTION)

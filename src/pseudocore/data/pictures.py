@@ -8,32 +8,25 @@ are numbered in the order of their names, or of their values when all names are 
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from pseudocore.core.errors import DataError
 from pseudocore.core.types import Dataset, Examples
-from pseudocore.data.reading import damaged, existing, optional_module
+from pseudocore.data.decoding import SUFFIXES, is_picture, pixels
+from pseudocore.data.reading import damaged, existing
 from pseudocore.data.splits import TEST_FRACTION
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 Labelled = list[tuple[Path, int]]
-_GREY = ("1", "L", "LA")
-_COLOUR = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 
 
 def is_tiny_imagenet(folder: Path) -> bool:
     return (folder / "wnids.txt").is_file() and (folder / "train").is_dir()
 
 
-def read_tiny_imagenet(folder: Path, name: str = "") -> Dataset:
+def read_tiny_imagenet(folder: Path, name: str = "", size: int | None = None) -> Dataset:
     """`train/<wnid>/images/*.JPEG`, and `val/` with its annotations as the test set.
 
     Labels are in the order of `wnids.txt`.
@@ -44,7 +37,7 @@ def read_tiny_imagenet(folder: Path, name: str = "") -> Dataset:
     train = _labelled([folder / "train" / wnid / "images" for wnid in wnids])
     test = _validation(folder / "val", wnids)
     train_set, test_set = (
-        Examples(_pixels([path for path, _ in part], grey=False), _labels(part))
+        Examples(pixels([path for path, _ in part], grey=False, size=size), _labels(part))
         for part in (train, test)
     )
     words = _words(folder, wnids)
@@ -54,12 +47,19 @@ def read_tiny_imagenet(folder: Path, name: str = "") -> Dataset:
 def is_class_folders(folder: Path) -> bool:
     """Whether there are pictures two levels down, or three under `train`."""
     top = folder / "train" if (folder / "train").is_dir() else folder
-    return any(_is_picture(path) for child in _subfolders(top) for path in child.iterdir())
+    return any(is_picture(path) for child in _subfolders(top) for path in child.iterdir())
 
 
-def read_class_folders(folder: Path, name: str) -> Dataset:
-    """A folder of class folders, with or without a level of train and test (or val)."""
+def read_class_folders(folder: Path, name: str, size: int | None = None) -> Dataset:
+    """A folder of class folders, with or without a level of train and test (or val).
+
+    Args:
+        folder: The folder.
+        name: What to call the data set.
+        size: Height and width to bring every picture to. By default all must have one size.
+    """
     top = folder / "train"
+    notes: tuple[str, ...] = ()
     if top.is_dir():
         held_out = next((folder / p for p in ("test", "val") if (folder / p).is_dir()), None)
         if held_out is None:
@@ -75,10 +75,14 @@ def read_class_folders(folder: Path, name: str) -> Dataset:
     else:
         classes = _class_names(folder)
         train, test = _split(_labelled([folder / word for word in classes]))
-    pixels = _pixels([path for path, _ in train + test])
-    x = pixels.split_with_sizes([len(train), len(test)])
+        notes = (
+            f"{folder} has no test half: {len(test)} of {len(train) + len(test)} pictures are held"
+            " out, chosen in each class by the hash of their names",
+        )
+    images = pixels([path for path, _ in train + test], size=size)
+    x = images.split_with_sizes([len(train), len(test)])
     train_set, test_set = Examples(x[0], _labels(train)), Examples(x[1], _labels(test))
-    return Dataset(name, train_set, test_set, len(classes), tuple(classes))
+    return Dataset(name, train_set, test_set, len(classes), tuple(classes), notes=notes)
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -96,9 +100,9 @@ def _labelled(folders: Sequence[Path], labels: Sequence[int] | None = None) -> L
     """The pictures of every folder, with its label, which defaults to its place."""
     pictures: Labelled = []
     for folder, label in zip(folders, labels or range(len(folders)), strict=True):
-        paths = sorted(filter(_is_picture, folder.iterdir())) if folder.is_dir() else []
+        paths = sorted(filter(is_picture, folder.iterdir())) if folder.is_dir() else []
         if not paths:
-            message = f"{folder} holds no .png, .jpg or .jpeg pictures; every class needs some"
+            message = f"{folder} holds no pictures ({', '.join(SUFFIXES)}); every class needs some"
             raise DataError(message, code="empty-class", path=folder)
         pictures += [(path, label) for path in paths]
     return pictures
@@ -146,49 +150,3 @@ def _words(folder: Path, wnids: Sequence[str]) -> tuple[str, ...]:
     lines = (line.split("\t") for line in path.read_text().splitlines()) if path.is_file() else ()
     words = {line[0]: line[1].split(",")[0] for line in lines if len(line) == 2}
     return tuple(words.get(wnid, wnid) for wnid in wnids)
-
-
-def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in (".png", ".jpg", ".jpeg") and not path.name.startswith(".")
-
-
-def _pixels(paths: Sequence[Path], *, grey: bool | None = None) -> torch.Tensor:
-    """uint8 (n, channels, height, width): one channel if all are grey (or `grey`), else RGB.
-
-    Alpha is dropped. Headers are read first, so a picture of another size is found before any is
-    decoded.
-    """
-    modes, sizes = zip(*map(_header, paths), strict=True)
-    odd = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
-    if odd is not None:
-        first, other = (f"{paths[i]} is {sizes[i][0]}x{sizes[i][1]}" for i in (0, odd))
-        message = f"pictures must have one size, but {first} and {other}; resize them first"
-        raise DataError(message, code="mixed-sizes", path=paths[odd])
-    if grey is None:
-        grey = all(mode in _GREY for mode in modes)
-    width, height = sizes[0]
-    x = np.empty((len(paths), 1 if grey else 3, height, width), np.uint8)
-    for i, path in enumerate(paths):
-        with _opened(path) as image:
-            pixels = np.asarray(image.convert("L" if grey else "RGB"))
-        x[i] = pixels[None] if grey else pixels.transpose(2, 0, 1)
-    return torch.from_numpy(x)
-
-
-def _header(path: Path) -> tuple[str, tuple[int, int]]:
-    with _opened(path) as image:
-        mode, size = image.mode, image.size
-    if mode not in _GREY + _COLOUR:
-        message = f"{path} has pixels of Pillow mode {mode!r}; save it with 8 bits per channel"
-        raise DataError(message, code="unknown-mode", path=path)
-    return mode, size
-
-
-@contextmanager
-def _opened(path: Path) -> "Iterator[Image]":
-    pillow = optional_module("PIL.Image", "Pillow", "images")
-    try:
-        with pillow.open(path) as image:
-            yield image
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise damaged(path, f"cannot be read as a picture ({error})") from error

@@ -1,10 +1,82 @@
-"""What the readers of data sets share: class names of well-known sets, and refusals."""
+"""What the readers of data sets share: how to read, what they return, class names, refusals."""
 
 import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pseudocore.core.errors import DataError
+from pseudocore.core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from pseudocore.data.tables import Rows
+
+Missing = Literal["refuse", "impute"]
+Layout = Literal["NCHW", "NHWC"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How to make a data set of what was read."""
+
+    target: str | None = None
+    """Column of a table that holds the labels."""
+    drop: tuple[str, ...] = ()
+    """Columns of a table to leave out."""
+    missing: Missing = "refuse"
+    """What to do about gaps in features."""
+    resize: int | None = None
+    """Height and width to bring images to."""
+    pixel_range: tuple[float, float] | None = None
+    """Values of black and white in image arrays. By default recognised."""
+    layout: Layout | None = None
+    """Where the channels of image arrays are. By default found from the shape."""
+    seed: int = 0
+    """Decides which examples are held out where there is no test half."""
+    lenient: bool = False
+    """Whether options that have no effect on the data are passed over."""
+
+    def refuse(self, names: Sequence[str], what: str, why: str) -> None:
+        """Refuse those of the options `names` that are set, as they could have no effect."""
+        if self.lenient:
+            return
+        default = Reading()
+        for name in names:
+            if getattr(self, name) != getattr(default, name):
+                raise ConfigError(
+                    f"{name} has no effect on {what}: {why}; leave it out",
+                    code="unused-option",
+                    option=name,
+                    where=what,
+                )
+
+
+AS_IT_IS = Reading()
+
+
+class Half(NamedTuple):
+    """The training or the test half as it was read."""
+
+    x: "Any | Rows"
+    """An array, or the rows of a table without its target."""
+    y: Any
+    """Labels of any kind, (n,)."""
+    what_y: str
+    """What to call the labels in a sentence."""
+    what: str
+    """What to call the inputs."""
+
+
+class Raw(NamedTuple):
+    """What a reader returns: one or two halves, and what else the source knows."""
+
+    halves: tuple[Half, ...]
+    class_names: tuple[str, ...] = ()
+    layout: Layout | None = None
+    notes: tuple[str, ...] = ()
+    used: tuple[str, ...] = ()
+    """Options of `Reading` that the reader has carried out."""
+
 
 _NUMERALS = tuple("0123456789")
 _CLASS_NAMES = {

@@ -16,8 +16,11 @@ from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.registry import did_you_mean
 from pseudocore.core.types import Dataset
 from pseudocore.data import arrays, official, pictures
+from pseudocore.data.assemble import adapted, assemble
 from pseudocore.data.builtin import digits, logistic, moons
-from pseudocore.store.files import reading
+from pseudocore.data.reading import AS_IT_IS, Reading
+from pseudocore.data.table_files import SUFFIXES, is_table, read_table
+from pseudocore.store.files import reading as opening
 
 SYSTEM_FOLDER = Path("/usr/share/datasets")
 
@@ -28,20 +31,21 @@ class Found(NamedTuple):
     """A path, `built in`, or None when the set is known but not here."""
 
 
-def load(data: str | Path, *, root: Path | None = None) -> Dataset:
+def load(data: str | Path, *, root: Path | None = None, reading: Reading = AS_IT_IS) -> Dataset:
     """Read a data set.
 
     Args:
         data: A name (`digits`, `cifar10`, an imported set), or a path in any layout that this
             package reads.
         root: A folder to search for names first.
+        reading: Columns of tables, gaps and sizes of images (`dataset` has these options too).
     """
     text = str(data)
     if isinstance(data, str) and _NAME.fullmatch(text):
         if text in _BUILTIN:
-            return _BUILTIN[text]()
+            return adapted(_BUILTIN[text](), reading)
         if (path := find(text, root=root)) is not None:
-            return _read(path, text)
+            return _read(path, text, reading)
         if text in _KNOWN or not Path(text).exists():
             raise _missing(text, root)
     path = Path(text).expanduser()
@@ -49,13 +53,14 @@ def load(data: str | Path, *, root: Path | None = None) -> Dataset:
         names = ", ".join(found.name for found in available(root))
         message = f"there is no file or folder {path}; give a path that exists or a name ({names})"
         raise DataError(message, code="missing-data", path=path)
-    return _read(path, "")
+    return _read(path, "", reading)
 
 
 def find(name: str, *, root: Path | None = None) -> Path | None:
     """Where a set that is not built in lies, or None."""
     folders, _ = _KNOWN.get(name, ((), ""))
-    places = (f"{name}.npz", *folders, *(f"{name}/{folder}" for folder in folders), name)
+    files = (f"{name}{suffix}" for suffix in (".npz", *SUFFIXES))
+    places = (*files, *folders, *(f"{name}/{folder}" for folder in folders), name)
     candidates = (folder / place for folder in search_path(root) for place in places)
     return next((path for path in candidates if _layout(path) is not None), None)
 
@@ -67,20 +72,23 @@ def available(root: Path | None = None) -> list[Found]:
     result += [Found(name, None if path is None else str(path)) for name, path in known.items()]
     others: dict[str, str] = {}
     for path in _contents(root):
-        name = path.stem if path.suffix == ".npz" else path.name
+        name = path.stem if path.is_file() else path.name
         is_new = name not in {*_KNOWN, *_BUILTIN, *others} and path not in known.values()
         if is_new and _NAME.fullmatch(name) and _layout(path) is not None:
             others[name] = str(path)
     return result + [Found(name, where) for name, where in sorted(others.items())]
 
 
-def import_dataset(source: Path, name: str, root: Path | None = None) -> Path:
+def import_dataset(
+    source: Path, name: str, root: Path | None = None, reading: Reading = AS_IT_IS
+) -> Path:
     """Read a data set and keep it as `<root>/<name>.npz`, in place of an earlier import.
 
     Args:
         source: A path in any layout that this package reads.
         name: The name by which `load` will find it.
         root: Defaults to `user_folder()`.
+        reading: As for `load`.
 
     Returns:
         The path of the copy.
@@ -92,7 +100,7 @@ def import_dataset(source: Path, name: str, root: Path | None = None) -> Path:
     if name in _BUILTIN:
         message = f"{name!r} is the name of a built-in data set; choose another"
         raise ConfigError(message, code="invalid-name", name=name)
-    dataset = load(Path(source))
+    dataset = load(Path(source), reading=reading)
     path = (Path(root) if root is not None else user_folder()) / f"{name}.npz"
     arrays.write_npz(path, dataset)
     return path
@@ -113,19 +121,32 @@ def user_folder() -> Path:
 
 class _Layout(NamedTuple):
     recognise: Callable[[Path], bool]
-    read: Callable[[Path, str], Dataset]
+    read: Callable[[Path, str, Reading], Dataset]
     has_own_name: bool = False
     """Whether the reader knows what the set is called."""
 
 
+def _fixed(read: Callable[[Path, str], Dataset]) -> Callable[[Path, str, Reading], Dataset]:
+    """A reader of files that leave nothing open."""
+    return lambda path, name, reading: adapted(read(path, name), reading)
+
+
+def _pictures(
+    read: Callable[[Path, str, int | None], Dataset],
+) -> Callable[[Path, str, Reading], Dataset]:
+    return lambda path, name, reading: adapted(read(path, name, reading.resize), reading)
+
+
 _LAYOUTS = (
-    _Layout(official.is_idx, official.read_idx),
-    _Layout(official.is_cifar, official.read_cifar, has_own_name=True),
-    _Layout(official.is_svhn, official.read_svhn, has_own_name=True),
-    _Layout(pictures.is_tiny_imagenet, pictures.read_tiny_imagenet, has_own_name=True),
-    _Layout(pictures.is_class_folders, pictures.read_class_folders),
+    _Layout(official.is_idx, _fixed(official.read_idx)),
+    _Layout(official.is_cifar, _fixed(official.read_cifar), has_own_name=True),
+    _Layout(official.is_svhn, _fixed(official.read_svhn), has_own_name=True),
+    _Layout(pictures.is_tiny_imagenet, _pictures(pictures.read_tiny_imagenet), has_own_name=True),
+    _Layout(arrays.is_npz, lambda path, name, how: assemble(arrays.read_npz(path), name, how)),
+    _Layout(arrays.is_npy, lambda path, name, how: assemble(arrays.read_npy(path), name, how)),
+    _Layout(is_table, lambda path, name, how: assemble(read_table(path, how), name, how)),
+    _Layout(pictures.is_class_folders, _pictures(pictures.read_class_folders)),
 )
-_NPZ = _Layout(arrays.is_npz, arrays.read_npz)
 
 
 _IDX_FILES = ", ".join(official.IDX_FILES) + " (or .gz)"
@@ -149,27 +170,26 @@ _BUILTIN: dict[str, Callable[[], Dataset]] = {
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
-def _read(path: Path, name: str) -> Dataset:
+def _read(path: Path, name: str, reading: Reading) -> Dataset:
     layout = _layout(path)
     if layout is None:
         message = (
-            f"{path} is in no layout known here; an npz of train_x, train_y, test_x, test_y, a "
-            "folder of MNIST idx, CIFAR, SVHN or Tiny-ImageNet files, or a folder of class folders "
-            "of pictures can be read (docs/data.md)"
+            f"{path} is in no layout known here; an npz or a folder of npy files of train_x,"
+            " train_y, test_x, test_y, a CSV or Parquet file, a folder of MNIST idx, CIFAR, SVHN or"
+            " Tiny-ImageNet files, or a folder of class folders of pictures can be read"
+            " (docs/data.md)"
         )
         raise DataError(message, code="unknown-layout", path=path)
     if not name and not layout.has_own_name:
-        name = path.stem if path.suffix == ".npz" else path.resolve().name
-    with reading(path, DataError):
-        return layout.read(path, name)
+        name = path.stem if path.is_file() else path.resolve().name
+    with opening(path, DataError):
+        return layout.read(path, name, reading)
 
 
 def _layout(path: Path) -> _Layout | None:
     """The first layout that recognises a file or folder; an unreadable one has none."""
     with suppress(OSError):
-        if path.is_file():
-            return _NPZ if _NPZ.recognise(path) else None
-        if path.is_dir():
+        if path.exists():
             return next((layout for layout in _LAYOUTS if layout.recognise(path)), None)
     return None
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from pseudocore.core.errors import DataError
-from pseudocore.data import load
+from pseudocore.data import Reading, load
 
 RANDOM = np.random.default_rng(0)
 
@@ -59,6 +60,7 @@ def test_a_folder_without_a_test_set_is_split_by_name(tmp_path: Path) -> None:
         for i in range(10)
     }
     data = load(tmp_path / "one")
+    assert "4 of 20 pictures are held out" in data.notes[0]
     assert data.class_names == ("9", "10")  # whole numbers in the order of their values
     assert data.class_counts.tolist() == [8, 8]
     assert data.test.y.bincount().tolist() == [2, 2]
@@ -87,6 +89,73 @@ def test_mixed_sizes_name_two_pictures(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_mixed_sizes_are_resized_on_request(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for word, size in (("a", (9, 6)), ("b", (4, 8))):
+            picture(tmp_path / part / word / "0.png", size=size)
+    even = picture(tmp_path / "train/a/1.png", size=(5, 5))
+    data = load(tmp_path, reading=Reading(resize=5))
+    assert data.shape == (3, 5, 5)
+    np.testing.assert_array_equal(data.train.x[1], even)
+
+
+@pytest.mark.parametrize("suffix", ["png", "bmp", "tiff", "gif", "webp", "TIF"])
+def test_formats_without_loss_are_read_exactly(tmp_path: Path, suffix: str) -> None:
+    written = []
+    for part in ("train", "test"):
+        for word in "ab":
+            path = tmp_path / part / word / f"0.{suffix}"
+            path.parent.mkdir(parents=True)
+            pixels = RANDOM.integers(0, 256, (3, 4), dtype=np.uint8)
+            other = Image.fromarray(RANDOM.integers(0, 256, (3, 4), dtype=np.uint8))
+            frames = {"save_all": True, "append_images": [other]} if suffix == "gif" else {}
+            lossless = {"lossless": True} if suffix == "webp" else {}
+            Image.fromarray(pixels).save(path, **frames, **lossless)
+            written.append(pixels)
+    data = load(tmp_path)
+    read = torch.cat([data.train.x, data.test.x])[:, 0]  # of a moving picture the first frame
+    np.testing.assert_array_equal(read, written)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_sixteen_bits_are_kept(tmp_path: Path, suffix: str) -> None:
+    deep = RANDOM.integers(0, 65536, (3, 4), dtype=np.uint16)
+    for part in ("train", "test"):
+        for word in "ab":
+            picture(tmp_path / part / word / "0.png", "L")
+    Image.fromarray(deep).save(tmp_path / f"train/b/1.{suffix}")
+    data = load(tmp_path)
+    np.testing.assert_array_equal(data.train.x[2, 0], deep.astype(np.float32) / 65535)
+    shallow = np.asarray(Image.open(tmp_path / "train/a/0.png"))
+    np.testing.assert_array_equal(data.train.x[0, 0], shallow.astype(np.float32) / 255)
+
+
+def test_photographs_are_turned_upright(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for i, word in enumerate("ab"):
+            path = tmp_path / part / word / "flat.jpg"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (16, 8), (200, 100 * i, 50)).save(path)
+    lying = Image.new("RGB", (8, 16), (0, 0, 0))
+    lying.paste((255, 255, 255), (0, 0, 8, 8))  # white above; turned left it is to the left
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    lying.save(tmp_path / "train/a/lying.jpg", exif=exif)
+    upright = load(tmp_path).train.x[1].float()
+    assert upright[:, :, :7].min() > 245
+    assert upright[:, :, 9:].max() < 10
+
+
+def test_only_listed_formats_are_decoded(tmp_path: Path) -> None:
+    """A file of another format under an innocent name reaches none of Pillow's other decoders."""
+    for part in ("train", "test"):
+        for word in "ab":
+            picture(tmp_path / part / word / "0.png")
+    Image.new("RGB", (4, 3)).save(tmp_path / "train/a/1.png", format="PPM")
+    with pytest.raises(DataError, match=r"train/a/1\.png cannot be read as a picture"):
+        load(tmp_path)
+
+
 def test_unfit_folders_are_named(tmp_path: Path) -> None:
     for word in "ab":
         picture(tmp_path / "train" / word / "0.png")
@@ -97,16 +166,15 @@ def test_unfit_folders_are_named(tmp_path: Path) -> None:
         load(tmp_path)
     (tmp_path / "test/c").rename(tmp_path / "test/a")
     (tmp_path / "train/empty").mkdir()
-    with pytest.raises(DataError, match=r"train/empty holds no \.png"):
+    with pytest.raises(DataError, match=r"train/empty holds no pictures \(\.png"):
         load(tmp_path)
     (tmp_path / "train/empty").rmdir()
     (tmp_path / "train/a/1.png").write_bytes((tmp_path / "train/a/0.png").read_bytes()[:50])
     with pytest.raises(DataError, match=r"train/a/1\.png cannot be read as a picture"):
         load(tmp_path)
-    Image.fromarray(RANDOM.integers(0, 60_000, (3, 4), dtype=np.uint16)).save(
-        tmp_path / "train/a/1.png"
-    )
-    with pytest.raises(DataError, match=r"train/a/1\.png has pixels of Pillow mode .*8 bits"):
+    Image.fromarray(RANDOM.random((3, 4), dtype=np.float32)).save(tmp_path / "train/a/1.tif")
+    (tmp_path / "train/a/1.png").unlink()
+    with pytest.raises(DataError, match=r"train/a/1\.tif has pixels of Pillow mode 'F'.*16 bits"):
         load(tmp_path)
 
 

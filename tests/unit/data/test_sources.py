@@ -1,8 +1,6 @@
 """Names, the search path, imports, and the errors of a set that is not there."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -211,14 +209,3 @@ def test_an_interrupted_import_leaves_the_earlier_one(
         import_dataset(write_features(tmp_path / "two.npz", 2), "mine")
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == ["mine.npz"]
-
-
-def test_importing_the_package_loads_no_optional_library() -> None:
-    code = (
-        "import sys, pseudocore.data; print(sorted({'PIL', 'scipy', 'sklearn'} & set(sys.modules)))"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
-    assert result.stdout.strip() == "[]"

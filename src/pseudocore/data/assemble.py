@@ -1,0 +1,117 @@
+"""From what a reader returned to a checked `Dataset`: labels numbered, a missing test half held
+out, tables encoded, images brought to one range and size.
+
+Whatever is learned from the data, as the filling of gaps, is learned from the training half alone.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pseudocore.core.errors import DataError
+from pseudocore.core.types import Dataset, Examples
+from pseudocore.data import arrays, labels, tables
+from pseudocore.data.reading import Layout, Raw, Reading, class_names
+from pseudocore.data.resize import resized
+from pseudocore.data.splits import TEST_FRACTION, split
+from pseudocore.data.tables import Rows
+
+
+def assemble(raw: Raw, name: str, reading: Reading) -> Dataset:
+    """The data set that was read."""
+    y, num_classes, names, renumbered = labels.number(
+        [half.y for half in raw.halves],
+        raw.class_names,
+        [half.what_y for half in raw.halves],
+    )
+    notes = [*raw.notes, *([renumbered] if renumbered else [])]
+    x: list[Any] = [
+        half.x if isinstance(half.x, Rows) else arrays.as_array(half.x) for half in raw.halves
+    ]
+    what = [half.what for half in raw.halves]
+    for inputs, part, where in zip(x, y, what, strict=True):
+        if not isinstance(inputs, Rows):
+            arrays.check(inputs, where)
+        num = len(inputs.numbers if isinstance(inputs, Rows) else inputs)
+        if num != len(part):
+            message = f"{where} has {num} inputs but {len(part)} labels"
+            raise DataError(message, code="lengths-differ", where=where)
+    if len(x) == 1:
+        places = [part.numpy() for part in split(y[0], TEST_FRACTION, reading.seed)]
+        notes.append(
+            f"{what[0]} has no test half: {len(places[1])} of {len(y[0])} examples are held out,"
+            f" chosen by class with seed {reading.seed}"
+        )
+        x = [x[0].take(p) if isinstance(x[0], Rows) else x[0][p] for p in places]
+        y, what = [y[0][place] for place in places], what * 2
+    else:
+        reading.refuse(("seed",), what[0], "it has a test half")
+    left = replace(reading, **{name: getattr(Reading(), name) for name in raw.used})
+    features, encoding, said = _features(x, what, left, raw.layout)
+    if reading.resize is not None and features[0].ndim == 4:
+        features = [resized(images, reading.resize) for images in features]
+    return Dataset(
+        name,
+        Examples(features[0], y[0]),
+        Examples(features[1], y[1]),
+        num_classes,
+        names or class_names(name, num_classes),
+        encoding,
+        tuple(notes + said),
+    )
+
+
+def adapted(data: Dataset, reading: Reading) -> Dataset:
+    """A data set that is whole already, under the options that can still change it."""
+    what = f"data set {data.name!r}"
+    reading.refuse(("target", "drop"), what, "it is no table")
+    reading.refuse(("missing",), what, "it has no gaps")
+    reading.refuse(("pixel_range", "layout"), what, "it is read already")
+    reading.refuse(("seed",), what, "it has a test half")
+    if reading.resize is None:
+        return data
+    if not data.is_images:
+        reading.refuse(("resize",), what, "features are no images")
+        return data
+    train, test = (
+        part._replace(x=resized(part.x, reading.resize)) for part in (data.train, data.test)
+    )
+    return replace(data, train=train, test=test)
+
+
+def _features(
+    x: list[Any], what: list[str], reading: Reading, layout: Layout | None
+) -> tuple[list[Tensor], tuple[dict[str, Any], ...], list[str]]:
+    """The inputs of both halves, how columns became features, and notes."""
+    if isinstance(x[0], Rows):
+        reading.refuse(("pixel_range", "layout", "resize"), what[0], "a table holds no images")
+        encoding, notes = tables.fit(x[0], reading.missing)
+        encoded = [tables.encode(rows, encoding) for rows in x]
+        notes += [note for _, said in encoded for note in said]
+        return [torch.from_numpy(one) for one, _ in encoded], tuple(encoding.describe()), notes
+    reading.refuse(("target", "drop"), what[0], "its columns have no names")
+    notes = []
+    if reading.missing == "impute":
+        if x[0].ndim != 2 or x[0].dtype.kind not in "biuf":
+            reading.refuse(("missing",), what[0], "only gaps in features can be filled")
+        x, notes = _imputed(x)
+    features, said = arrays.inputs(x, what, reading, layout)
+    return features, (), notes + said
+
+
+def _imputed(x: list[np.ndarray]) -> tuple[list[np.ndarray], list[str]]:
+    """Features with NaN replaced by the median of the training values of their column."""
+    is_gap = [np.isnan(part) for part in x]
+    if not any(part.any() for part in is_gap):
+        return x, []
+    empty = np.flatnonzero(is_gap[0].all(0))
+    if len(empty):
+        message = f"feature {empty[0] + 1} holds no training values; leave it out"
+        raise DataError(message, code="empty-column", column=int(empty[0]))
+    median = np.nanmedian(x[0], axis=0)
+    filled = [np.where(gaps, median, part) for gaps, part in zip(is_gap, x, strict=True)]
+    note = f"{sum(int(part.sum()) for part in is_gap)} gaps are filled with medians"
+    return filled, [note]
