@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from pseudocore.assembly import NETWORK_FIELDS, Reduction
+from pseudocore.assembly import NETWORK_FIELDS, Reduction, reading
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json
 from pseudocore.cli.output import file_name, keep_and_show
 from pseudocore.core import config
 from pseudocore.core.registry import inferences
-from pseudocore.data import load
+from pseudocore.data import read
 from pseudocore.evaluation.names import format_metric, metric_title
 from pseudocore.models import custom
 from pseudocore.reproduce import continual as protocol
@@ -67,7 +67,7 @@ def _function(name: str) -> Callable[..., Any]:
             others: dict[str, Any] = dict.fromkeys(NETWORK_FIELDS)
             setup = replace(reduction.setup, model=model, **others)
             reduction = replace(reduction, setup=setup)
-        options, data = flagging.given(given, inferences[name].make), load(reduction.setup.data)
+        options, data = flagging.given(given, inferences[name].make), read(reduction.setup.data, reading(reduction.setup))
         results: list[protocol.Stage] = []
         with progress(f"continual on {run}", stages * seeds) as advance:
 
