@@ -155,6 +155,8 @@ def run_reduction(
         preprocess=problem.preprocess.describe(),
         versions=versions(),
     )
+    if encoding := problem.dataset.encoding:
+        coreset = coreset.with_provenance(encoding=list(encoding))
     if isinstance(method, NeedsReference) and problem.reference is not None:
         coreset = coreset.with_provenance(learned_from=problem.reference.label)
     coreset = replace(coreset, contract=contract_of(reduction, problem, coreset))

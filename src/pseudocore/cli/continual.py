@@ -67,7 +67,10 @@ def _function(name: str) -> Callable[..., Any]:
             others: dict[str, Any] = dict.fromkeys(NETWORK_FIELDS)
             setup = replace(reduction.setup, model=model, **others)
             reduction = replace(reduction, setup=setup)
-        options, data = flagging.given(given, inferences[name].make), read(reduction.setup.data, reading(reduction.setup))
+        options, data = (
+            flagging.given(given, inferences[name].make),
+            read(reduction.setup.data, reading(reduction.setup)),
+        )
         results: list[protocol.Stage] = []
         with progress(f"continual on {run}", stages * seeds) as advance:
 

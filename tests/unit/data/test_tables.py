@@ -196,3 +196,13 @@ def test_rows_keep_their_numbers_when_some_are_held_out(fails: Fails) -> None:
         broken.loc[row, "a"] = None
         with fails("missing-values", f"has no value in row {row + 1} (1 in all)"):
             pseudocore.dataset(broken, "y")
+
+
+def test_a_coreset_carries_the_encoding_of_its_table() -> None:
+    frame = pd.concat([TRAIN, TRAIN])
+    made = pseudocore.reduce(
+        "uniform", frame, target="y", missing="impute", per_class=1, model="linear"
+    )
+    data = pseudocore.dataset(frame, "y", missing="impute")
+    assert encoding_from(made.coreset.provenance["encoding"]).describe() == list(data.encoding)
+    assert len(pseudocore.evaluate(made.coreset, frame, seeds=1, num_steps=2).per_seed) == 1
