@@ -10,11 +10,12 @@ import torch
 from pseudocore.assembly import Reduction, resolve
 from pseudocore.contracts import contract_of
 from pseudocore.core import config
+from pseudocore.core.budget import PER_CLASS, Budget, with_budget
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Budgeted, Coreset, NeedsExperts, NeedsReference, Selector
+from pseudocore.core.types import Coreset, NeedsExperts, NeedsReference, Selector
 from pseudocore.expert_training import with_experts
 from pseudocore.models import custom
 from pseudocore.presets import read as read_preset
@@ -79,23 +80,24 @@ def configuration(
     if seed is not None:
         table["seed"] = seed
     table["setup"] = {**table["setup"], **setup}
-    table["options"] = {
-        **config.without_aliases(table["options"]),
-        **config.without_aliases(options),
-    }
+    table["options"] = with_budget(
+        config.without_aliases(table["options"]), config.without_aliases(options)
+    )
     return table
 
 
 def resolved(reduction: Reduction, problem: Problem) -> Reduction:
-    """The reduction with the defaults that depend on the data written out, as config.toml keeps it;
-    its budget and its experts are checked.
+    """The reduction with its budget and the defaults that depend on the data written out, as
+    config.toml keeps it; its budget and its experts are checked.
     """
     method, setup = reduction.method, reduction.setup
-    if isinstance(method, Budgeted):
-        problem.check_per_class(method.per_class)
+    if isinstance(method, Budget):
+        method.check(problem)
+        if method.per_class is method.points is method.fraction is None:
+            method = replace(method, per_class=PER_CLASS)
     if setup.experts is not None:
         _check_experts(reduction, problem)
-    return replace(reduction, setup=resolve(setup, problem.data))
+    return replace(reduction, method=method, setup=resolve(setup, problem.data))
 
 
 def run_reduction(
@@ -114,6 +116,8 @@ def run_reduction(
     config.check(reduction.method)
     reduction = resolved(reduction, problem)
     method, began = reduction.method, time.monotonic()
+    if isinstance(method, Budget) and (sentence := method.shortfall(problem)):
+        warnings.warn(sentence, stacklevel=2)
     if folder is not None:
         _begin(folder, problem)
 

@@ -68,13 +68,11 @@ def test_seed_data_and_share_on_the_command_line_win(
     preset: Callable[[str], None], done: Done
 ) -> None:
     preset(PRESET.replace('model = "convnet-wide"', 'model = "mlp"'))
-    done("reduce vbpc moons --preset mine.toml --seed 1 --fraction 0.005 --out run")
+    done("reduce vbpc moons --preset mine.toml --seed 1 --fraction 0.02 --out run")
     config = tomllib.loads(Path("run/config.toml").read_text())
-    assert (config["setup"]["data"], config["seed"], config["options"]["per_class"]) == (
-        "moons",
-        1,
-        1,
-    )
+    assert (config["setup"]["data"], config["seed"]) == ("moons", 1)
+    assert config["options"]["fraction"] == 0.02
+    assert "per_class" not in config["options"]
 
 
 def test_evaluation_starts_from_what_the_makers_meant(

@@ -223,14 +223,14 @@ def test_the_recorded_command_makes_the_same_coreset_again(done: Done) -> None:
     assert Path("run/config.toml").read_bytes() == Path("first/config.toml").read_bytes()
 
 
-def test_a_share_of_the_data_becomes_points_per_class(done: Done, refused: Refused) -> None:
+def test_a_share_of_the_data_means_that_share(done: Done, refused: Refused) -> None:
     said = done("reduce uniform digits --fraction 0.02 --out run")
-    assert "30 points" in said.out  # 0.02 · 1437 / 10 = 2.9
-    assert tomllib.loads(Path("run/config.toml").read_text())["options"]["per_class"] == 3
-    assert "10 points" in done("reduce uniform digits --fraction 0.0035 --out least").out  # .503
+    assert "29 points" in said.out  # 0.02 · 1437 = 28.7
+    assert tomllib.loads(Path("run/config.toml").read_text())["options"]["fraction"] == 0.02
+    assert "10 points" in done("reduce uniform digits --fraction 0.007 --out least").out
     refused(
         "reduce uniform digits --fraction 0.0001 --out less",
-        "less than one for each of 10 classes; 0.007 would be",
+        "less than one point for each of the 10 classes of 'digits'; 10 would be",
     )
     assert not Path("less").exists()
 

@@ -48,9 +48,18 @@ def test_a_cached_network_selects_the_same_points(done: Done, cache: Path) -> No
 def test_budgets(done: Done) -> None:
     assert "20 points" in done(f"reduce craig digits --fraction 0.014 {QUICK} --out a").out
     assert pseudocore.load("a").y.bincount().tolist() == [2] * 10
+    assert "23 points" in done(f"reduce entropy digits --points 23 {QUICK} --out c").out
+    assert sorted(pseudocore.load("c").y.bincount().tolist()) == [2] * 7 + [3] * 3
     assert pseudocore.load("a").weight.sum() == 1437
     assert "20 points" in done(f"reduce entropy digits --ipc 2 --no-balanced {QUICK} --out b").out
     assert pseudocore.load("b").y.bincount(minlength=10).tolist() != [2] * 10
+
+
+@pytest.mark.filterwarnings("default")
+def test_classes_that_run_out_give_what_there_is(done: Done, npz: Callable[..., str]) -> None:
+    said = done(f"reduce lcmat-s {npz('small')} --ipc 11 {QUICK} --out a")
+    assert "warning: 11 points per class were asked for, but class 0 of" in said.err
+    assert "40 points" in said.out
 
 
 def test_refusals(refused: Refused, npz: Callable[..., str]) -> None:
@@ -58,8 +67,8 @@ def test_refusals(refused: Refused, npz: Callable[..., str]) -> None:
     one = npz("one", train_y=np.zeros(40, int), test_y=np.zeros(20, int))
     diverging = "--pretrain-optimiser sgd --pretrain-step-size 1e30"
     for line, sentence in {
-        f"lcmat-s {small} --ipc 11 {QUICK}": "11 points per class were asked for",
-        f"glister-val {small} --ipc 10 {QUICK}": "leaves none of them to validate on",
+        f"glister-val {small} --points 40 --no-balanced {QUICK}": "leaves none of them to validate on",
+        f"uniform {small} --points 3": "a budget of 3 is less than one point for each",
         f"craig digits --ipc 1 {QUICK} {diverging}": "a smaller --pretrain-step-size usually helps",
         f"margin {one} --ipc 1 --model linear": "margin needs two classes or more",
     }.items():

@@ -26,7 +26,7 @@ Done = Callable[[str], Any]
 PROGRAM = [sys.executable, "-m", "pseudocore"]
 VERBS = ("demo", "methods", "data", "reduce", "evaluate", "compare", "report", "export")
 STREAMS = ("stdin", "stdout", "stderr")
-FLAGS = "out seed fraction preset resume overwrite checkpoint-every device compile json"
+FLAGS = "out seed preset resume overwrite checkpoint-every device compile json"
 LEARN = "reduce vbpc digits --ipc 1 --model convnet-wide --width 4 --batch-size 16 --num-steps 20"
 
 

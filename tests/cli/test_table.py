@@ -200,11 +200,11 @@ def test_no_cell_is_started_after_its_time(done: Done, own_world: Path) -> None:
 def test_a_failure_is_kept_and_tried_again_but_never_replaces_numbers(
     cli: Done, own_world: Path
 ) -> None:
-    failing = f"{UNIFORM} --set per_class=500"
+    failing = f"{UNIFORM} --set points=5"
     for _ in range(2):
         said = cli(failing)
         assert said.code == 2
-        assert "ipc1-uniform: 500 points per class were asked for" in said.err
+        assert "ipc1-uniform: a budget of 5 is less than one point for each" in said.err
     kept = stored(own_world / "results")["ipc1-uniform"]
     assert (kept["status"], kept["evaluations"]) == ("failed", {})
     assert cli(UNIFORM).code == 0

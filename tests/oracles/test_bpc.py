@@ -306,7 +306,7 @@ def test_mtt_is_bpc_w(problem: Problem) -> None:
 
 
 def test_mixes_lie_between_two_images_of_a_class(problem: Problem) -> None:
-    x, y = initial_inputs(problem, 4, "mix", Rng(0))
+    x, y = initial_inputs(problem, [4] * problem.num_classes, "mix", Rng(0))
     for point, label in zip(x, y.tolist(), strict=True):
         real, _ = problem.batch(problem.class_indices[label])
         a, b = (real[index] for index in torch.combinations(torch.arange(len(real))).T)

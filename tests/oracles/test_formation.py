@@ -118,7 +118,7 @@ def test_every_stored_pixel_has_its_gradient() -> None:
 
 
 def test_it_starts_from_tiles_of_the_right_class(problem: Problem) -> None:
-    x, y = multiformation.begin(problem, 2, "real", RNG, factor=2)
+    x, y = multiformation.begin(problem, [2] * problem.num_classes, "real", RNG, factor=2)
     assert y.tolist() == [label for label in range(10) for _ in range(2)]
     train, labels = problem.batch(torch.arange(problem.num_train))
     small = interpolate(train, (4, 4), mode="bilinear", align_corners=False).flatten(
@@ -139,7 +139,7 @@ def test_it_starts_from_tiles_of_the_right_class(problem: Problem) -> None:
 @pytest.mark.parametrize("factor", [1, 2])
 def test_noise_starts_at_the_scale_of_the_data(problem: Problem, factor: int) -> None:
     x, y = multiformation.begin(
-        problem, 40, "noise", RNG, factor=factor
+        problem, [40] * 10, "noise", RNG, factor=factor
     )  # tiles of real ones would take 160 of a class: more than there are
     train, _ = problem.batch(torch.arange(problem.num_train))
     assert len(x) == len(y) == 400
@@ -168,7 +168,9 @@ def compare(method: Any, problem: Problem) -> None:
     """
     state = method.init(problem, RNG("init"))
     after, info = method.step(problem, state, RNG)
-    plain_after, plain_info = replace(method, formation=1).step(problem, on_tiles(state), RNG)
+    plain_after, plain_info = replace(method, formation=1, per_class=4).step(
+        problem, on_tiles(state), RNG
+    )
     assert float(info.loss) == pytest.approx(float(plain_info.loss), rel=1e-10)
     in_shown = gradient(plain_after)
     pulled = grad(lambda x: (multiformation.split(x, 2) * in_shown).sum())(stored(state).x)
@@ -190,6 +192,9 @@ def test_decoded_the_coreset_is_what_the_method_saw(method: Any, problem: Proble
         x, labels = torch.cat([x, x.flip(3)]), labels.repeat(2)
     torch.testing.assert_close(problem.inputs(whole.x), x, rtol=0, atol=1e-9)
     assert torch.equal(whole.labels, labels)
+    assert float(whole.weight.sum()) == pytest.approx(problem.num_train)
+    ones = replace(method, weighting="ones").coreset(problem, state)
+    assert multiformation.decoded(problem, ones).weight.tolist() == [1] * len(labels)
     assert whole.learned == coreset.learned
     assert multiformation.decoded(problem, whole) is whole
     log_probs = SGD(num_steps=2).fit(problem, whole, RNG)(problem.data.test.x[:5])
@@ -213,7 +218,11 @@ def test_networks_train_on_the_tiles(name: str, problem: Problem) -> None:
     state = method.init(problem, RNG("init"))
     ours, expected, on_stored = (
         way.step(problem, start, RNG)[0]
-        for way, start in ((method, state), (plain, on_tiles(state)), (plain, state))
+        for way, start in (
+            (method, state),
+            (replace(plain, per_class=4), on_tiles(state)),
+            (plain, state),
+        )
     )
     torch.testing.assert_close(networks(ours), networks(expected), rtol=0, atol=1e-9)
     assert not torch.allclose(networks(ours), networks(on_stored), rtol=0, atol=1e-6)
@@ -362,14 +371,14 @@ def test_a_provenance_without_sense_is_refused(problem: Problem, factor: Any) ->
     ("changes", "message"),
     [
         ({"factor": 3}, "does not divide the 8×8 images"),
-        ({"per_class": 100, "factor": 2}, "from 400 real ones, but the smallest class .* at most"),
+        ({"counts": [100] * 10, "factor": 2}, "100 images of class 0 from 400 real ones, but"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(
-    problem: Problem, changes: dict[str, int], message: str
+    problem: Problem, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        multiformation.begin(problem, **{"per_class": 1, **changes}, kind="real", rng=RNG)
+        multiformation.begin(problem, **{"counts": [1] * 10, **changes}, kind="real", rng=RNG)
     if changes["factor"] == 3:
         with pytest.raises(ConfigError, match=message):
             multiformation.decoded(problem, _coreset(problem, 3))
@@ -378,7 +387,7 @@ def test_what_cannot_be_cut_is_refused(
 @pytest.mark.parametrize("kind", ["real", "noise"])
 def test_features_have_no_tiles(make_problem: Callable[..., Problem], kind: Any) -> None:
     with pytest.raises(ConfigError, match="has features of shape"):
-        multiformation.begin(make_problem(), 1, kind, RNG, factor=2)
+        multiformation.begin(make_problem(), [1, 1], kind, RNG, factor=2)
 
 
 @pytest.mark.parametrize("method", TRAJECTORY.values(), ids=TRAJECTORY)

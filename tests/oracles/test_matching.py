@@ -1,4 +1,4 @@
-"""objectives/matching.py against the rule carried out literally with scipy's non-negative least
+"""selection/matching.py against the rule carried out literally with scipy's non-negative least
 squares.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.rng import Rng
-from pseudocore.objectives.matching import matching_pursuit
+from pseudocore.selection.matching import matching_pursuit
 
 Array = npt.NDArray[np.float64]
 

@@ -32,7 +32,7 @@ from pseudocore.methods import (
     LCMatC,
 )
 from pseudocore.models import MLP, ConvNet
-from pseudocore.objectives.initial import balanced_indices
+from pseudocore.objectives.initial import initial_indices
 from pseudocore.runtime.loop import run
 from pseudocore.training.experts import Training, train
 
@@ -144,7 +144,9 @@ def test_it_beats_what_it_starts_from(name: str, per_class: int) -> None:
     for seed in range(case.num_seeds):
         outcome = run(method, problem, seed=seed)
         assert outcome.status == "finished"
-        start = problem.subset(balanced_indices(problem, per_class, Rng(seed)("init")("images")))
+        start = problem.subset(
+            initial_indices(problem, [per_class] * 10, Rng(seed)("init")("images"))
+        )
         if not isinstance(method, LabelDistillation | LabelDistillationRidge | KIP):
             own = method.coreset(problem, method.init(problem, Rng(seed)("init")))
             assert (own.x - start.x).abs().max() < 1e-5

@@ -285,17 +285,19 @@ def test_every_problem_is_reported_at_once() -> None:
         assert part in str(caught.value)
 
 
-def test_more_per_class_than_there_are_is_refused_before_anything_is_written(
-    tmp_path: Path,
-) -> None:
+def test_fewer_points_than_classes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     for method in ("vbpc", "uniform"):
-        with pytest.raises(
-            ConfigError,
-            match=r"500 points per class were asked for, but class \d of 'digits' has only \d+",
-        ):
-            pseudocore.reduce(method, "digits", per_class=500, out=tmp_path / "run")
+        with pytest.raises(ConfigError, match="less than one point for each of the 10 classes"):
+            pseudocore.reduce(method, "digits", points=5, out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
     pseudocore.reduce("uniform", "digits", per_class=1, out=tmp_path / "run")
+
+
+def test_more_per_class_than_there_are_takes_what_there_is_and_says_so() -> None:
+    with pytest.warns(UserWarning, match=r"500 points .* class 8 of 'digits' has only 139: all"):
+        run = pseudocore.reduce("uniform", "digits", per_class=500, model="linear")
+    assert len(run.coreset) == run.problem.num_train
+    assert run.coreset.weight.tolist() == [1] * len(run.coreset)
 
 
 def test_divergence_is_an_error_and_the_last_good_coreset_is_kept(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pseudocore.assembly import Reduction, Setup, build
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
-from pseudocore.core.config import options
 from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
@@ -48,9 +47,6 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
         *,
         out: Path,
         seed: Annotated[int | None, Whole] = None,
-        fraction: Annotated[
-            float | None, Parameter(validator=validators.Number(gt=0, lte=1))
-        ] = None,
         preset: str | None = None,
         resume: Annotated[bool, Switch] = False,
         overwrite: Annotated[bool, Switch] = False,
@@ -67,7 +63,6 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             data: Data set: a name (see `pseudocore data list`) or a path.
             out: RUN folder to write.
             seed: Seed of every random stream. [default: 0]
-            fraction: Budget as a fraction of the training set, instead of --ipc.
             preset: Preset to start from, as vbpc2025/cifar10-ipc10, or a .toml file; flags
                 override it.
             resume: Continue an interrupted run.
@@ -76,14 +71,9 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             checkpoint_seconds: Seconds between checkpoints.
         """
         table = _table(entry, data, seed, preset, given)
-        if fraction is not None:
-            _check_fraction(entry, given)
         with recording():
             reduction = Reduction.from_config(table)
             problem = build(reduction.setup, device=device)
-            if fraction is not None:
-                table["options"]["per_class"] = _budget(fraction, problem)
-                reduction = Reduction.from_config(table)
             reduction = resolved(reduction, problem)
             for note in problem.dataset.notes:
                 err.print(f"note: {note}")
@@ -139,33 +129,6 @@ def _table(
             code="missing-data",
         )
     return table
-
-
-def _check_fraction(entry: Entry, given: dict[str, Any]) -> None:
-    if given.get("per_class") is not None:
-        raise ConfigError(
-            "--ipc and --fraction exclude each other; give one of them", code="two-budgets"
-        )
-    if "per_class" not in {option.name for option in options(entry.make)}:
-        raise ConfigError(
-            f"method {entry.name!r} has no budget for --fraction to set",
-            code="no-budget",
-            method=entry.name,
-        )
-
-
-def _budget(fraction: float, problem: Problem) -> int:
-    """Points per class of a fraction of the training set."""
-    share = fraction * problem.num_train / problem.num_classes
-    if share < 0.5:
-        raise ConfigError(
-            f"--fraction {fraction:g} of {problem.num_train} points is less than one for each of "
-            f"{problem.num_classes} classes; {problem.num_classes / problem.num_train:.2g} would "
-            "be one of each",
-            code="fraction-too-small",
-            fraction=fraction,
-        )
-    return max(1, round(share))
 
 
 def _progress(

@@ -18,7 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.budget import mass
+from pseudocore.core.errors import DataError
 from pseudocore.core.types import (
     Augment,
     Cache,
@@ -180,9 +181,11 @@ class Problem:
         return self.preprocess.invert(x)
 
     def subset(self, index: Tensor, weight: Tensor | None = None) -> Coreset:
-        """Some training points as a coreset. Weights default to 1."""
+        """Some training points as a coreset. Weights default to each class's examples divided by
+        its points, which sums to the number of examples.
+        """
         x, y = self.data.train.x[index], self.data.train.y[index]
-        weight = torch.ones(len(index)) if weight is None else weight
+        weight = mass(y, self.data.class_counts) if weight is None else weight
         return Coreset(self.as_pixels(x), y, weight.to(self.dtype), index)
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -274,19 +277,4 @@ class Problem:
                 f"the coreset holds labels outside 0..{self.num_classes - 1}, the classes of "
                 f"{name!r}",
                 code="coreset-labels",
-            )
-
-    def check_per_class(self, per_class: int) -> None:
-        """Refuse a budget that some class cannot fill with its own examples."""
-        smallest = int(self.data.class_counts.min())
-        if per_class > smallest:
-            label = int(self.data.class_counts.argmin())
-            raise ConfigError(
-                f"{per_class} points per class were asked for, but class {label} of "
-                f"{self.data.name!r} has only {smallest} training examples; --ipc can be at most "
-                f"{smallest}",
-                code="per-class-too-large",
-                per_class=per_class,
-                label=label,
-                largest=smallest,
             )

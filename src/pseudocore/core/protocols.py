@@ -216,7 +216,14 @@ class Budgeted(Protocol):
     """A method with a budget of points per class."""
 
     @property
-    def per_class(self) -> int: ...
+    def per_class(self) -> int | None: ...
+
+
+@runtime_checkable
+class LearnsTotalWeight(Protocol):
+    """A method that learns what its weights sum to; declared as a class attribute."""
+
+    learns_total_weight: ClassVar[bool]
 
 
 @runtime_checkable

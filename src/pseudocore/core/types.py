@@ -24,6 +24,7 @@ from pseudocore.core.protocols import Experts as Experts
 from pseudocore.core.protocols import HasMoments as HasMoments
 from pseudocore.core.protocols import Inference as Inference
 from pseudocore.core.protocols import Iterative as Iterative
+from pseudocore.core.protocols import LearnsTotalWeight as LearnsTotalWeight
 from pseudocore.core.protocols import LogDensity as LogDensity
 from pseudocore.core.protocols import Method as Method
 from pseudocore.core.protocols import Model as Model

@@ -25,7 +25,7 @@ from pseudocore.core.types import Coreset, Statistics
 from pseudocore.objectives import multiformation, unroll
 from pseudocore.objectives.image_sgd import ImageSGDSettings, ImagesInfo, ImagesState, coreset
 from pseudocore.objectives.initial import Initial
-from pseudocore.objectives.trajectory import MeanLoss, tiled
+from pseudocore.objectives.trajectory import MeanLoss, repeat_weight, tiled
 from pseudocore.objectives.unroll import View, augment_vjp
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.execution import map_independent
@@ -107,8 +107,8 @@ class TrainedMatchingSettings(MatchingSettings):
         return MatchingState(images, theta, age)
 
     def coreset(self, problem: Problem, state: Any) -> Coreset:
-        """The images, with weight one each."""
-        return coreset(problem, state.images.x, state.images.y, factor=self.formation)
+        """The images and their weights."""
+        return coreset(problem, self, state.images.x, state.images.y)
 
     def trained(
         self, problem: Problem, view: View, images: ImagesState, theta: Tensor, rng: Rng
@@ -117,8 +117,10 @@ class TrainedMatchingSettings(MatchingSettings):
         if self.max_age == 1:
             return theta
         x, y = multiformation.decode(images.x, images.y, factor=self.formation)
+        weight = self.relative_weights(problem, images.x)
+        energy = MeanLoss(problem, y, weight=repeat_weight(weight, self.formation))
         options: Any = {"num_steps": self.num_inner_steps, "step_size": self.inner_lr}
-        return unroll.descend(MeanLoss(problem, y), view, theta, x, rng, **options)
+        return unroll.descend(energy, view, theta, x, rng, **options)
 
     def aged(self, problem: Problem, theta: Tensor, age: Tensor, rng: Rng) -> tuple[Tensor, Tensor]:
         """The network and its age after one more step, or a fresh one of age 0 after `max_age`."""
@@ -170,7 +172,7 @@ def match(
 
     def calls() -> Iterator[Callable[[], tuple[Tensor, Tensor]]]:
         """Draws are made before the calls, images for as many classes as are passed at once."""
-        own = x.chunk(len(real.batches))
+        own = torch.split(x, method.counts(problem))
         for label, (images, batch) in enumerate(zip(own, real.batches, strict=True)):
             stream = rng("augment", label)  # one for both sides: the same augmentation
             theirs = view(problem.batch(batch)[0], stream)

@@ -48,12 +48,14 @@ class ImageSGDSettings(ImageSettings):
     def init(self, problem: Problem, rng: Rng) -> Any:
         """Initial images at rest."""
         stream, factor = rng("images"), self.formation
-        x, y = multiformation.begin(problem, self.per_class, self.initial, stream, factor=factor)
+        x, y = multiformation.begin(
+            problem, self.counts(problem), self.initial, stream, factor=factor
+        )
         return ImagesState(x, y, torch.zeros_like(x))
 
     def coreset(self, problem: Problem, state: Any) -> Coreset:
-        """The images, with weight one each."""
-        return coreset(problem, state.x, state.y, factor=self.formation)
+        """The images and their weights."""
+        return coreset(problem, self, state.x, state.y)
 
     def moved(
         self, images: ImagesState, gradient: Tensor, loss: Tensor, limit: Tensor | None = None
@@ -70,13 +72,11 @@ class ImageSGDSettings(ImageSettings):
 
 
 def coreset(
-    problem: Problem, x: Tensor, y: Tensor, *, factor: int = 1, **learned: float
+    problem: Problem, method: ImageSettings, x: Tensor, y: Tensor, **learned: float
 ) -> Coreset:
-    """Images in pixel units with weight one each, and the numbers learned beside them; `factor` is
-    that of multi-formation.
-    """
-    provenance = multiformation.provenance(factor=factor)
+    """Images in pixel units with their weights, and the numbers learned beside them."""
+    provenance = multiformation.provenance(factor=method.formation)
     if learned:
         provenance = {"posterior": learned, **provenance}
-    weight = torch.ones(len(y), dtype=x.dtype)
+    weight = method.weights(problem, x).cpu()
     return Coreset(problem.pixels(x).cpu(), y.cpu(), weight, provenance=provenance)

@@ -1,11 +1,13 @@
-"""Where pseudo-points start, and the settings of the methods that learn them."""
+"""Where pseudo-points start, what they weigh, and the settings of the methods that learn them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from pseudocore.core.budget import Budget
 from pseudocore.core.config import Count
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
@@ -14,13 +16,36 @@ Initial = Literal["real", "mix", "noise"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointSettings:
-    """Fields of every iterative method; their order is that of the flags in `--help`, no more."""
+class PointSettings(Budget):
+    """Fields of the iterative methods; their order is that of the flags in `--help`, no more."""
 
-    per_class: Count = 10
-    """Pseudo-points per class."""
     num_steps: Count = 2000
     """Outer steps."""
+    weighting: Literal["mass", "ones"] = "mass"
+    """Weight of a point: its class's examples divided by its class's points, so that weights sum to
+    the size of the training set; or 1, as in most published tables.
+    """
+
+    @property
+    def num_shown(self) -> int:
+        """Images that networks see of a stored one."""
+        return 1
+
+    def weights(self, problem: Problem, like: Tensor) -> Tensor:
+        """Weight of each stored point (M,), ordered by class; what networks see of it shares it."""
+        if self.weighting == "ones":
+            return like.new_full((sum(self.counts(problem)),), self.num_shown)
+        pairs = zip(problem.data.class_counts.tolist(), self.counts(problem), strict=True)
+        # filled, as a captured step cannot copy from the host
+        return torch.cat([like.new_full((num,), size / num) for size, num in pairs])
+
+    def relative_weights(self, problem: Problem, like: Tensor) -> Tensor | None:
+        """Weights (M,) in a mean over points; None where all are equal."""
+        pairs = zip(problem.data.class_counts.tolist(), self.counts(problem), strict=True)
+        if self.weighting == "ones" or len({size / num for size, num in pairs}) == 1:
+            return None
+        weight = self.weights(problem, like)
+        return weight / weight.mean()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,23 +57,36 @@ class ImageSettings(PointSettings):
     formation: Count = 1
     """Images that a stored one holds along each side; 1 stores them one by one."""
 
+    @property
+    def num_shown(self) -> int:
+        return self.formation**2
 
-def balanced_indices(problem: Problem, per_class: int, rng: Rng) -> Tensor:
-    """`per_class` distinct training indices of every class, ordered by class."""
-    problem.check_per_class(per_class)
+    def capacity(self, problem: Problem) -> list[int]:
+        """Stored images start as `formation`² real ones, unless they are noise."""
+        counts = super().capacity(problem)
+        if self.initial == "noise":
+            return counts
+        return [max(1, num // self.formation**2) for num in counts]
+
+
+def initial_indices(problem: Problem, counts: Sequence[int], rng: Rng) -> Tensor:
+    """As many distinct training indices of each class as `counts` says, ordered by class."""
+    pairs = zip(counts, problem.class_indices, strict=True)
     return torch.cat(
         [
-            indices[rng(label).permutation(len(indices))[:per_class]]
-            for label, indices in enumerate(problem.class_indices)
+            indices[rng(label).permutation(len(indices))[:num]]
+            for label, (num, indices) in enumerate(pairs)
         ]
     )
 
 
 def initial_inputs(
-    problem: Problem, per_class: int, kind: Initial, rng: Rng
+    problem: Problem, counts: Sequence[int], kind: Initial, rng: Rng
 ) -> tuple[Tensor, Tensor]:
-    """Starting network inputs (M, ...), noise at the scale of the data, and their labels (M,)."""
-    index = balanced_indices(problem, per_class, rng)
+    """Starting network inputs (M, ...), noise at the scale of the data, and their labels (M,), in
+    order of class.
+    """
+    index = initial_indices(problem, counts, rng)
     x, y = problem.batch(index)
     if kind == "noise":
         x = rng("noise").normal(*x.shape, dtype=problem.dtype).to(x.device) * x.std()

@@ -7,14 +7,15 @@ Parameterization", IDC.
 A stored image of side $s$ is cut into `factor`² tiles of side $s/$`factor`, and each tile is
 upsampled to side $s$ bilinearly: what networks see. That is linear in the stored image, $U T
 U^\top$ for a tile $T$, row $i$ of $U$ being the weights of pixel $i$ among the tile's, so that
-gradients reach the stored pixels. All tiles of an image share its label and its weight. With
-`mirror` the mirror image of each follows, as another point of the same label.
+gradients reach the stored pixels. With `mirror` the mirror image of each follows, as another point.
+All that an image decodes to has its label, and an equal share of its weight.
 
 A method calls `begin` for the initial stored images, `decode` for what networks see of them and
 their labels (or `split`, `repeat` and `mirrored` one by one), and `provenance` for the coreset,
 which holds the stored images; `decoded` gives what inference trains on.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,14 +31,16 @@ from pseudocore.objectives.initial import Initial, initial_inputs
 
 
 def begin(
-    problem: Problem, per_class: int, kind: Initial, rng: Rng, *, factor: int
+    problem: Problem, counts: Sequence[int], kind: Initial, rng: Rng, *, factor: int
 ) -> tuple[Tensor, Tensor]:
-    """Initial stored images (M, ...), of `factor`² smaller ones each if not noise, and labels."""
+    """Initial stored images (M, ...), of `factor`² smaller ones each if not noise, and labels;
+    `counts` of each class, in their order.
+    """
     if factor == 1 or kind == "noise":  # noise made smaller would lose the scale of the data
         check(problem, factor=factor)
-        return initial_inputs(problem, per_class, kind, rng)
-    check(problem, per_class, factor=factor)
-    x, y = initial_inputs(problem, per_class * factor**2, kind, rng)
+        return initial_inputs(problem, counts, kind, rng)
+    check(problem, counts, factor=factor)
+    x, y = initial_inputs(problem, [num * factor**2 for num in counts], kind, rng)
     tiles = avg_pool2d(x, factor)  # (M factor², channels, s / factor, s / factor)
     rows = tiles.reshape(-1, factor, factor, *tiles.shape[1:])  # (M, down, across, channels, h, w)
     return rows.permute(0, 3, 1, 4, 2, 5).reshape(-1, *problem.data.shape), y[:: factor**2]
@@ -75,7 +78,7 @@ def provenance(*, factor: int = 1, mirror: bool = False) -> dict[str, Any]:
 
 
 def decoded(problem: Problem, coreset: Coreset) -> Coreset:
-    """The coreset with all decoded images as points of their own."""
+    """The coreset with all decoded images as points of their own, of the same weight in all."""
     factor, mirror = coreset.provenance.get("formation", 1), coreset.provenance.get("mirror", False)
     if type(factor) is not int or factor < 1 or type(mirror) is not bool:
         raise ArtifactError(
@@ -90,17 +93,20 @@ def decoded(problem: Problem, coreset: Coreset) -> Coreset:
     check(problem, factor=factor, mirror=mirror)
     problem.check_fits(coreset)
     # In the network's units, as the method did: whitening does not commute with upsampling.
+    shared = coreset.weight / (factor**2 * (2 if mirror else 1))
     x, y, weight = decode(
-        problem.inputs(coreset.x), coreset.y, coreset.weight, factor=factor, mirror=mirror
+        problem.inputs(coreset.x), coreset.y, shared, factor=factor, mirror=mirror
     )
     x, done = problem.pixels(x).to(coreset.x.device), ("formation", "mirror")
     others = {name: value for name, value in coreset.provenance.items() if name not in done}
     return replace(coreset, x=x, y=y, weight=weight, indices=None, provenance=others)
 
 
-def check(problem: Problem, per_class: int = 0, *, factor: int = 1, mirror: bool = False) -> None:
+def check(
+    problem: Problem, counts: Sequence[int] = (), *, factor: int = 1, mirror: bool = False
+) -> None:
     """Refuse data whose images cannot be mirrored, or cut into tiles."""
-    data, fewest = problem.data, int(problem.data.class_counts.min())
+    data = problem.data
     if not (mirror or factor > 1):
         return
     if not data.is_images:
@@ -120,16 +126,17 @@ def check(problem: Problem, per_class: int = 0, *, factor: int = 1, mirror: bool
             formation=factor,
             shape=data.shape,
         )
-    if per_class * factor**2 > fewest:
-        raise ConfigError(
-            f"formation = {factor} starts {per_class} images per class from "
-            f"{per_class * factor**2} real ones, but the smallest class of {data.name!r} has "
-            f"{fewest}; --ipc can be at most {fewest // factor**2}",
-            code="formation-needs-more-examples",
-            per_class=per_class,
-            formation=factor,
-            available=fewest,
-        )
+    for label, (num, available) in enumerate(zip(counts, data.class_counts.tolist(), strict=False)):
+        if num * factor**2 > available:
+            raise ConfigError(
+                f"formation = {factor} starts {num} images of class {label} from "
+                f"{num * factor**2} real ones, but {data.name!r} has {available}; use a smaller "
+                "formation or start from noise",
+                code="formation-needs-more-examples",
+                label=label,
+                formation=factor,
+                available=available,
+            )
 
 
 def _bilinear(size: int, factor: int, like: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.objectives import multiformation
-from pseudocore.objectives.image_sgd import ImageSGDSettings
+from pseudocore.objectives.image_sgd import ImageSGDSettings, ImagesState
 from pseudocore.objectives.unroll import Drawn, Energy, View
 from pseudocore.runtime.execution import repeated
 from pseudocore.training.losses import Loss, per_example
@@ -56,6 +56,13 @@ class TrajectorySettings(ImageSGDSettings):
         _check_experts(self, problem)
         return super().init(problem, rng)
 
+    def energy_and_view(
+        self, problem: Problem, images: ImagesState, loss: Loss = "cross-entropy"
+    ) -> tuple[Energy, View]:
+        """What training on the images takes: the weighted mean loss, and what networks see."""
+        weight = self.relative_weights(problem, images.x)
+        return energy_and_view(problem, images.y, loss, factor=self.formation, weight=weight)
+
     def expert_path(self, problem: Problem, rng: Rng, *, horizon: int, stride: int = 1) -> Tensor:
         """A random expert from a random start to `horizon` epochs later, every `stride` epochs,
         (horizon / stride + 1, P).
@@ -88,12 +95,13 @@ class HorizonSettings(TrajectorySettings):
 @dataclass(frozen=True)
 class MeanLoss:
     """The mean loss of parameters (P,), or of several (draws, P), on images shown to the network
-    with labels y.
+    with labels y; `weight` (M,), of mean 1, weighs the images.
     """
 
     problem: Problem
     y: Tensor
     loss: Loss = "cross-entropy"
+    weight: Tensor | None = None
 
     def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
         return self.of(self.outputs(theta, x))
@@ -102,7 +110,8 @@ class MeanLoss:
         return self.problem.logits(theta, x)
 
     def of(self, outputs: Tensor) -> Tensor:
-        return per_example(self.loss, outputs, self.y).mean()
+        losses = per_example(self.loss, outputs, self.y)
+        return (losses if self.weight is None else self.weight * losses).mean()
 
 
 @dataclass(frozen=True)
@@ -141,11 +150,25 @@ def view_of(problem: Problem, *, factor: int = 1) -> View:
 
 
 def energy_and_view(
-    problem: Problem, y: Tensor, loss: Loss = "cross-entropy", *, factor: int
+    problem: Problem,
+    y: Tensor,
+    loss: Loss = "cross-entropy",
+    *,
+    factor: int,
+    weight: Tensor | None = None,
 ) -> tuple[Energy, View]:
-    """What training on stored images with labels y takes: the loss on all tiles, and the view."""
-    energy = MeanLoss(problem, multiformation.repeat(y, factor), loss)
+    """What training on stored images with labels y takes: the loss on all tiles, and the view;
+    `weight`, of mean 1, is that of the images.
+    """
+    energy = MeanLoss(
+        problem, multiformation.repeat(y, factor), loss, repeat_weight(weight, factor)
+    )
     return energy, view_of(problem, factor=factor)
+
+
+def repeat_weight(weight: Tensor | None, factor: int) -> Tensor | None:
+    """The relative weight of every tile, given that of every stored image."""
+    return None if weight is None else multiformation.repeat(weight, factor)
 
 
 def near(theta: Tensor, noise: float, rng: Rng, *, num: int, batch: int = 1) -> Iterator[Tensor]:

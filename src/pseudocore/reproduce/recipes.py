@@ -12,6 +12,7 @@ from typing import Any
 
 from pseudocore.assembly import Reduction, Setup
 from pseudocore.core import config
+from pseudocore.core.budget import with_budget
 from pseudocore.core.registry import inferences, methods, models
 from pseudocore.presets import PUBLISHED, TRUE, EvaluationProtocol, Preset, available, find, sheet
 from pseudocore.reproduce.cells import DIGITS, Cell, field_names
@@ -99,7 +100,8 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
                 if name in field_names(inferences[one.inference].make):
                     applied[key] = one.options[name] = value
         elif section == "" and name in field_names(methods[str(tables["method"])].make):
-            applied[key] = options[name] = value
+            applied[key] = value
+            options = tables["options"] = with_budget(options, {name: value})
     Reduction.from_config(tables)
     for one in protocols.values():
         make = inferences[one.inference].make
@@ -129,6 +131,7 @@ def _borrowed(cell: Cell, preset: Preset, method: str, rules: Mapping[str, Any])
     """The settings of another method's preset, wherever this selector has such an option."""
     known = field_names(methods[method].make)
     given = {**preset.tables["options"], **rules.get("options", {})}
+    given |= rules.get("own", {}).get(method, {})
     options = {
         name: value
         for name, value in given.items()

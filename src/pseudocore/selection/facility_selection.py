@@ -13,12 +13,12 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.selection import facility
-from pseudocore.selection.budgets import Budget, Group, choose
-from pseudocore.selection.last_layer_gradients import GradientMetric
+from pseudocore.selection.budgets import Group, SelectorSettings, choose
+from pseudocore.selection.last_layer_gradients import GradientMetric, LastLayer
 
 
 @dataclass(frozen=True, kw_only=True)
-class FacilitySelection(Budget):
+class FacilitySelection(SelectorSettings):
     """Settings of the greedy maximisation, and what points weigh."""
 
     epsilon: Annotated[float, Range(low=0, high=0.99)] = 0.0
@@ -28,17 +28,23 @@ class FacilitySelection(Budget):
     is covered whole, computing n² distances for every few choices; if not, random parts of it
     stand for it.
     """
-    weighting: Literal["clusters", "ones"] = "ones"
-    """Weight of a point: 1, or the number of examples nearest to it."""
+    weighting: Literal["mass", "ones", "learned", "clusters"] = "mass"  # type: ignore[assignment]
+    """Weight of a point: its class's examples divided by its class's points; 1; learned, so that
+    the weighted gradients of the points add up to those of their class; or the number of examples
+    nearest to it.
+    """
 
 
 def select(
     problem: Problem,
     settings: FacilitySelection,
+    layer: LastLayer,
     metric_of: Callable[[Tensor], GradientMetric],
     rng: Rng,
 ) -> Coreset:
-    """Greedy facility location in each group, under the metric of some training points (n,)."""
+    """Greedy facility location in each group, under the metric of some training points (n,);
+    `layer` is of all of them.
+    """
 
     def rule(group: Group) -> Tensor | tuple[Tensor, Tensor]:
         n, device = len(group.indices), problem.device
@@ -59,14 +65,14 @@ def select(
             rng=rng(group.label, "candidates"),
         )
         places = part.to(device)[chosen]
-        if settings.weighting == "ones":
+        if settings.weighting != "clusters":
             return places
         metric = metric_of(group.indices)
         rows = facility.from_distance(metric, n, metric.farthest, device=device, keep=False)
         _, nearest = facility.coverage(rows, places)
         return places, torch.bincount(nearest, minlength=len(places))
 
-    return choose(problem, settings, rule)
+    return choose(problem, settings, rule, lambda: layer)
 
 
 def _part_sizes(n: int, num: int, exact: bool) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+import warnings
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -11,12 +12,18 @@ from torch import Tensor
 
 from pseudocore import api
 from pseudocore.assembly import Setup
-from pseudocore.core.errors import ConfigError
+from pseudocore.core.budget import Budget
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import flatten, unflatten
-from pseudocore.core.types import Budgeted, Coreset, Iterative, Selector
+from pseudocore.core.types import (
+    Budgeted,
+    Coreset,
+    Iterative,
+    LearnsTotalWeight,
+    Selector,
+)
 from pseudocore.runtime.loop import Outcome, run
 from pseudocore.store.coreset_file import load_coreset, save_coreset
 from pseudocore.testing.problems import PER_CLASS, MemoryCheckpoints, few_digits
@@ -123,10 +130,37 @@ class MethodConformance(Suite):
             counts = torch.bincount(coreset.labels, minlength=data.num_classes).tolist()
             assert counts == [per_class] * data.num_classes, f"per_class = {per_class}: {counts}"
             assert coreset.x.shape[1:] == data.shape, f"points have shape {coreset.x.shape[1:]}"
-        import pytest
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # which says that classes are too small
+            coreset = self.reduce(per_class=PER_CLASS + 1)
+        counts = torch.bincount(coreset.labels, minlength=data.num_classes).tolist()
+        method, there_is = self.make(per_class=PER_CLASS + 1), data.class_counts.tolist()
+        wanted = method.counts(self.problem()) if isinstance(method, Budget) else there_is
+        assert counts == wanted, f"it does not take what there is: {counts}"
 
-        with pytest.raises(ConfigError, match=f"class 0 of 'few-digits' has only {PER_CLASS}"):
-            self.reduce(per_class=PER_CLASS + 1)
+    @needs(Budget)
+    def test_totals_are_split_over_classes(self) -> None:
+        """In proportion to their size or equally, on a problem of unequal classes."""
+        problem = self.problem(imbalanced=True)
+        for options in ({"points": 25}, {"points": 25, "allocate": "equal"}, {"fraction": 0.5}):
+            method = self.make(**options)
+            counts = torch.bincount(self.reduce(problem, **options).labels, minlength=10).tolist()
+            assert counts == method.counts(problem), f"{options}: {counts}"
+            wanted = options.get("points", round(0.5 * problem.num_train))
+            assert sum(counts) == wanted, f"{options} gave {sum(counts)} points"
+
+    def test_weights_stand_for_the_training_set(self) -> None:
+        """They are non-negative and sum to the number of training examples, classes of equal size
+        or not, unless the method learns what they sum to.
+        """
+        for imbalanced in (False, True):
+            problem = self.problem(imbalanced=imbalanced)
+            weight = self.reduce(problem).weight.double()
+            assert (weight >= 0).all(), "a weight is negative"
+            if isinstance(self.make(), LearnsTotalWeight):
+                continue
+            total, num = float(weight.sum()), problem.num_train
+            assert abs(total - num) < 1e-4 * num, f"weights sum to {total:g}, not {num}"
 
     def test_the_problem_is_left_as_it_was(self) -> None:
         problem = self.problem()

@@ -19,6 +19,14 @@ class Effect(NamedTuple):
     """The value to change to. Defaults to `other_value`."""
 
 
+OF_BUDGETS = {
+    "points": Effect({"points": 20}),
+    "fraction": Effect({"fraction": 0.2}),
+    "allocate": Effect({"points": 25, "allocate": "equal"}, {"imbalanced": True}),
+}
+"""What the fields of a `Budget` need."""
+
+
 def other_value(option: Option, value: Any) -> Any:
     """A valid value unlike `value`: a bool flipped, the next choice of a Literal, a number doubled
     or else halved or moved by 1 as its bounds allow; 2, or the first choice, in place of None.

@@ -21,11 +21,14 @@ NUM_EXPERTS, NUM_EPOCHS = 2, 4
 """Of the experts of a small problem."""
 
 
-def few_digits() -> Dataset:
-    """Twelve training images of each digit and forty test images, in new tensors."""
+def few_digits(*, imbalanced: bool = False) -> Dataset:
+    """Twelve training images of each digit, or three to twelve, and forty test images, in new
+    tensors.
+    """
     whole = digits()
+    counts = [3 + label if imbalanced else PER_CLASS for label in range(10)]
     index = torch.cat(
-        [(whole.train.y == label).nonzero().flatten()[:PER_CLASS] for label in range(10)]
+        [(whole.train.y == label).nonzero().flatten()[:num] for label, num in enumerate(counts)]
     )
     return Dataset(
         "few-digits",
@@ -43,11 +46,13 @@ def small_problem(
     device: str = "cpu",
     augment: Augment | None = None,
     experts: bool = False,
+    imbalanced: bool = False,
 ) -> Problem:
     """`few_digits` under a network, by default a `convnet-wide` of four and eight channels with
-    this `norm`; with `experts`, two of them trained for four epochs.
+    this `norm`; with `experts`, two of them trained for four epochs on `few_digits` of equal
+    classes.
     """
-    data, where = few_digits(), torch.device(device)
+    data, where = few_digits(imbalanced=imbalanced), torch.device(device)
     torch.backends.cudnn.deterministic = True  # a GPU gives the same bits twice only then
     problem = Problem(
         data,

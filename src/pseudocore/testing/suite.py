@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from pseudocore.core import config
+from pseudocore.core.budget import Budget
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Registry
 from pseudocore.core.rng import Rng
@@ -23,7 +24,7 @@ from pseudocore.core.types import ModelSpec
 from pseudocore.runtime.draws import record
 from pseudocore.runtime.steps import StepRunner
 from pseudocore.store.files import decode_toml, encode_toml
-from pseudocore.testing.options import Effect, other_value
+from pseudocore.testing.options import OF_BUDGETS, Effect, other_value
 from pseudocore.testing.problems import small_problem
 
 SMALL = {
@@ -90,7 +91,10 @@ class Suite:
     def make(cls, **changes: Any) -> Any:
         """A small instance of it."""
         small = {name: value for name, value in SMALL.items() if name in cls.names()}
-        return config.build(cls.made(), {**small, **cls.options, **changes})
+        given = {**small, **cls.options, **changes}
+        if not {"points", "fraction"}.isdisjoint(changes):  # another budget
+            del given["per_class"]
+        return config.build(cls.made(), given)
 
     def problem(self, **changes: Any) -> Problem:
         return small_problem(**{"model": self.model, **changes})
@@ -116,8 +120,9 @@ class Suite:
 
     def test_every_option_has_an_effect(self) -> None:
         results: dict[str, Any] = {}
+        effects = {**(OF_BUDGETS if issubclass(self.made(), Budget) else {}), **self.effects}
         for option in config.options(self.made()):
-            effect = self.effects.get(option.name, Effect())
+            effect = effects.get(option.name, Effect())
             if isinstance(effect, str):
                 continue
             one = config.to_dict(self.make(**effect.options))

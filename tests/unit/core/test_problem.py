@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.errors import DataError
 from pseudocore.core.problem import GaussianPrior, PriorKind, Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
@@ -238,15 +238,6 @@ def test_refuses_a_coreset_of_other_data(
 def test_accepts_a_coreset_that_fits(problem: Problem) -> None:
     problem.check_fits(Coreset(torch.ones(2, 2), torch.tensor([0, 1]), torch.ones(2)))
     problem.check_fits(Coreset(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2)))
-
-
-def test_refuses_a_budget_no_class_can_fill(problem: Problem) -> None:
-    problem.check_per_class(1)
-    with pytest.raises(
-        ConfigError,
-        match=r"2 points per class were asked for, but class 1 of 'four' has only 1 .*at most 1",
-    ):
-        problem.check_per_class(2)
 
 
 def test_a_problem_cannot_be_changed(problem: Problem) -> None:

@@ -47,7 +47,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.objectives.contrast import contrast
 from pseudocore.objectives.image_sgd import ImagesInfo, ImagesState
 from pseudocore.objectives.initial import Initial
-from pseudocore.objectives.trajectory import HorizonSettings, energy_and_view
+from pseudocore.objectives.trajectory import HorizonSettings
 from pseudocore.objectives.unroll import Energy, View, augment_vjp, descend
 from pseudocore.training.losses import Loss
 
@@ -79,7 +79,7 @@ class BPCContrastiveDivergence(HorizonSettings):
         self, problem: Problem, state: ImagesState, rng: Rng
     ) -> tuple[ImagesState, ImagesInfo]:
         start, positive = self.expert_ends(problem, rng)
-        energy, view = energy_and_view(problem, state.y, self.energy, factor=self.formation)
+        energy, view = self.energy_and_view(problem, state, self.energy)
         negative = self.walk(energy, view, start, state.x, rng("inner"), problem.num_train)
         images, pull = augment_vjp(view, state.x, rng("view"))
         gradient, gap = contrast(energy, images, [(positive, negative)])  # Eq. (11)

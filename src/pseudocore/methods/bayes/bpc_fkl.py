@@ -37,7 +37,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.objectives.contrast import contrast
 from pseudocore.objectives.image_sgd import ImagesInfo, ImagesState
-from pseudocore.objectives.trajectory import HorizonSettings, energy_and_view, near
+from pseudocore.objectives.trajectory import HorizonSettings, near
 from pseudocore.objectives.unroll import augment_vjp, descend
 
 
@@ -63,7 +63,7 @@ class BPCForwardKL(HorizonSettings):
         self, problem: Problem, state: ImagesState, rng: Rng
     ) -> tuple[ImagesState, ImagesInfo]:
         start, expert = self.expert_ends(problem, rng)
-        energy, view = energy_and_view(problem, state.y, factor=self.formation)  # E = -f, D1
+        energy, view = self.energy_and_view(problem, state)  # E = -f, D1
         student = descend(
             energy,
             view,

@@ -43,7 +43,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.objectives import multiformation
 from pseudocore.objectives.image_sgd import ImagesInfo, ImagesState
-from pseudocore.objectives.trajectory import TrajectorySettings, energy_and_view, near, view_of
+from pseudocore.objectives.trajectory import TrajectorySettings, near, view_of
 from pseudocore.objectives.unroll import augment_vjp, descend
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.execution import map_independent, repeated
@@ -72,7 +72,7 @@ class BPCReverseKL(TrajectorySettings):
         self, problem: Problem, state: ImagesState, rng: Rng
     ) -> tuple[ImagesState, ImagesInfo]:
         (start,) = self.expert_path(problem, rng, horizon=0)
-        energy, view = energy_and_view(problem, state.y, factor=self.formation)
+        energy, view = self.energy_and_view(problem, state)
         student = descend(
             energy,
             view,

@@ -48,7 +48,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.objectives import image_sgd, unroll
 from pseudocore.objectives.image_sgd import ImagesState
-from pseudocore.objectives.trajectory import HorizonSettings, energy_and_view
+from pseudocore.objectives.trajectory import HorizonSettings
 
 
 class BPCWState(NamedTuple):
@@ -102,7 +102,7 @@ class BPCWasserstein(HorizonSettings):
         expert = self.expert_path(problem, rng, horizon=self.horizon, stride=stride)
         pulled = unroll.differentiate(
             lambda thetas: relative_distance(thetas, expert, diagonal=diagonal),
-            *energy_and_view(problem, images.y, factor=self.formation),
+            *self.energy_and_view(problem, images),
             expert[0],
             images.x,
             state.inner_lr,
@@ -120,7 +120,7 @@ class BPCWasserstein(HorizonSettings):
 
     def coreset(self, problem: Problem, state: Any) -> Coreset:
         (x, y, _), inner_lr = state.images, state.inner_lr.item()
-        return image_sgd.coreset(problem, x, y, factor=self.formation, inner_lr=inner_lr)
+        return image_sgd.coreset(problem, self, x, y, inner_lr=inner_lr)
 
 
 @methods.register("mtt", kind="condense", paper="Cazenavette et al. 2022, arXiv 2203.11932")

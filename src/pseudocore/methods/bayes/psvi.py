@@ -53,6 +53,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from pseudocore.core.budget import Budget, mass
 from pseudocore.core.config import Count, NonNegative, Range
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.problem import Problem
@@ -60,7 +61,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Examples
 from pseudocore.objectives import small_models
-from pseudocore.objectives.initial import Initial, PointSettings, initial_inputs
+from pseudocore.objectives.initial import Initial, initial_inputs
 from pseudocore.objectives.small_models import Gaussian, Quadratic, SmallModel, Softmax, expand
 from pseudocore.selection.greedy import check_num
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
@@ -105,12 +106,14 @@ class PSVIInfo(NamedTuple):
     "psvi", kind="bayes", paper="Manousakas et al. 2020; Kim et al. 2022, arXiv 2210.06205"
 )
 @dataclass(frozen=True, kw_only=True)
-class PSVI(PointSettings):
+class PSVI(Budget):
     """Pseudo-points and weights by reverse KL, for logistic regression."""
 
     assumes: ClassVar[str | None] = "hmc"
+    learns_total_weight: ClassVar[bool] = True
 
     num_steps: Count = 500
+    """Outer steps."""
     batch_size: Annotated[int | None, Range(low=1)] = None
     """Real examples per step, where covariances are over draws; defaults to all of them."""
     covariance: Literal["draws", "moments"] = "moments"
@@ -128,10 +131,10 @@ class PSVI(PointSettings):
 
     def init(self, problem: Problem, rng: Rng) -> PSVIState:
         model = _softmax(problem)
-        x, y = initial_inputs(problem, self.per_class, self.initial, rng)
-        share = problem.data.class_counts.to(x) / self.per_class
+        x, y = initial_inputs(problem, self.counts(problem), self.initial, rng)
+        weight = mass(y.cpu(), problem.data.class_counts).to(x)
         every = Examples(*problem.batch(torch.arange(problem.num_train)))
-        return _begin(self, model, every, Points(x, y, share[y]), rng("jitter"))
+        return _begin(self, model, every, Points(x, y, weight), rng("jitter"))
 
     def step(self, problem: Problem, state: PSVIState, rng: Rng) -> tuple[PSVIState, PSVIInfo]:
         return _advance(self, _softmax(problem), problem.batch, problem.num_train, state, rng)

@@ -100,10 +100,14 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         """The loss, and log-probabilities (n, classes) of the real examples."""
         raise NotImplementedError
 
+    @property
+    def num_shown(self) -> int:
+        return super().num_shown * (2 if self.mirror else 1)
+
     def init(self, problem: Problem, rng: Rng) -> VBPCState:
         multiformation.check(problem, mirror=self.mirror)
         x, y = multiformation.begin(
-            problem, self.per_class, self.initial, rng("images"), factor=self.formation
+            problem, self.counts(problem), self.initial, rng("images"), factor=self.formation
         )
         numbers = torch.tensor(
             [self.logit_scale, self.initial_variance()], dtype=problem.dtype, device=problem.device
@@ -164,7 +168,7 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
             "posterior": numbers,
             **multiformation.provenance(factor=self.formation, mirror=self.mirror),
         }
-        weight = torch.ones(len(y), dtype=y.dtype)
+        weight = self.weights(problem, y).cpu()
         return Coreset(problem.pixels(x).cpu(), y.cpu(), weight, provenance=provenance)
 
     def _decode(self, learned: VBPCLearned) -> VBPCLearned:

@@ -74,6 +74,7 @@ class CAFE(TrainedMatchingSettings):
         images, theta, view = state.images, state.theta, view_of(problem)
         drawn = class_matching.draw(problem, theta, self.batch_size, rng("batch"))
         streams = [rng("augment", label) for label in range(problem.num_classes)]
+        sizes = [num * self.formation**2 for num in self.counts(problem)]
 
         def layers(x: Tensor) -> list[Tensor]:
             with problem.fast():
@@ -84,12 +85,11 @@ class CAFE(TrainedMatchingSettings):
         real = _real([layers(view(problem.batch(batch)[0], stream)) for batch, stream in each])
 
         def loss(x: Tensor) -> Tensor:
-            tiles = multiformation.split(x, self.formation).chunk(len(streams))
+            tiles = torch.split(multiformation.split(x, self.formation), sizes)
             shown = [view(own, stream) for own, stream in zip(tiles, streams, strict=True)]
-            by_class = (
-                layer.view(len(streams), -1, layer.shape[1]) for layer in layers(torch.cat(shown))
-            )
-            return self.mismatch([layer.mean(1) for layer in by_class], real)
+            by_class = (torch.split(layer, sizes) for layer in layers(torch.cat(shown)))
+            centres = [torch.stack([own.mean(0) for own in layer]) for layer in by_class]
+            return self.mismatch(centres, real)
 
         value, gradient = autodiff.value_and_grad(loss, pure=False)(images.x)
         images, info = self.matched(images, drawn, gradient, value)

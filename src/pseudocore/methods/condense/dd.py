@@ -80,7 +80,7 @@ class DatasetDistillation(UnrolledSettings, ImageSettings):
 
     def init(self, problem: Problem, rng: Rng) -> DDState:
         x, y = multiformation.begin(
-            problem, self.per_class, self.initial, rng("images"), factor=self.formation
+            problem, self.counts(problem), self.initial, rng("images"), factor=self.formation
         )
         learned = DDLearned(x.new_full((), self.inner_lr).log(), x)
         return DDState(learned, start(learned), y, x.new_zeros(()))
@@ -90,7 +90,9 @@ class DatasetDistillation(UnrolledSettings, ImageSettings):
         pulled = bilevel.outer_gradient(
             self,
             problem,
-            *trajectory.energy_and_view(problem, state.y, factor=self.formation),
+            *trajectory.energy_and_view(
+                problem, state.y, factor=self.formation, weight=self.relative_weights(problem, x)
+            ),
             x,
             inner_lr,
             multiformation.split(x, self.formation),
@@ -106,6 +108,4 @@ class DatasetDistillation(UnrolledSettings, ImageSettings):
 
     def coreset(self, problem: Problem, state: DDState) -> Coreset:
         inner_lr = state.learned.log_inner_lr.exp().item()
-        return image_sgd.coreset(
-            problem, state.learned.x, state.y, factor=self.formation, inner_lr=inner_lr
-        )
+        return image_sgd.coreset(problem, self, state.learned.x, state.y, inner_lr=inner_lr)

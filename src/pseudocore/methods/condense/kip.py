@@ -32,7 +32,6 @@ Deviations:
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from pseudocore.core.config import Count, Positive
@@ -77,7 +76,7 @@ class KIP(ImageSettings, RegressionSettings):
 
     def init(self, problem: Problem, rng: Rng) -> KIPState:
         x, y = multiformation.begin(
-            problem, self.per_class, self.initial, rng("images"), factor=self.formation
+            problem, self.counts(problem), self.initial, rng("images"), factor=self.formation
         )
         targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
         learned = KIPLearned(x, targets, x.new_full((), self.logit_scale).log())
@@ -105,7 +104,7 @@ class KIP(ImageSettings, RegressionSettings):
         x, y, log_scale = state.learned
         numbers = {"logit_scale": log_scale.exp().item(), "ridge": self.ridge}
         provenance = {"posterior": numbers, **multiformation.provenance(factor=self.formation)}
-        weight = torch.ones(len(y), dtype=y.dtype)
+        weight = self.weights(problem, y).cpu()
         return Coreset(problem.pixels(x).cpu(), y.cpu(), weight, provenance=provenance)
 
     def _kernel(self, problem: Problem, stored: Tensor, real: Tensor, rng: Rng) -> Kernel:

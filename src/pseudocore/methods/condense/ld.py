@@ -49,7 +49,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.objectives import bilevel, kernel_regression, pool
 from pseudocore.objectives.bilevel import UnrolledSettings
-from pseudocore.objectives.initial import balanced_indices
+from pseudocore.objectives.initial import PointSettings, initial_indices
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings, centred
 from pseudocore.objectives.network_kernels import feature_kernel
 from pseudocore.objectives.pool import Pool, PoolSettings
@@ -88,7 +88,7 @@ class LabelDistillation(UnrolledSettings):
 
     def init(self, problem: Problem, rng: Rng) -> LDState:
         k = problem.num_classes
-        index = balanced_indices(problem, self.per_class, rng("images")).to(problem.device)
+        index = initial_indices(problem, self.counts(problem), rng("images")).to(problem.device)
         one_hot = centred(problem.train_y[index], k, problem.dtype) + 1 / k
         log_y = ((1 - self.softening) * one_hot + self.softening / k).log()
         log_lr = log_y.new_full((), self.inner_lr).log()
@@ -97,12 +97,14 @@ class LabelDistillation(UnrolledSettings):
     def step(self, problem: Problem, state: LDState, rng: Rng) -> tuple[LDState, LDInfo]:
         x, labels = problem.batch(state.indices)
         inner_lr = state.log_inner_lr.exp()
+        weight = self.relative_weights(problem, state.log_y)
 
         def energy(theta: Tensor, log_y: Tensor) -> Tensor:
             with problem.fast():
                 logits = problem.model.logits(theta, x)
             log_probs = logits.to(x.dtype).log_softmax(1)
-            return -label_log_likelihood(log_probs, log_y.softmax(1)).mean()
+            losses = -label_log_likelihood(log_probs, log_y.softmax(1))
+            return (losses if weight is None else weight * losses).mean()
 
         pulled = bilevel.outer_gradient(
             self, problem, energy, lambda log_y, _: log_y, state.log_y, inner_lr, x, rng
@@ -119,7 +121,7 @@ class LabelDistillation(UnrolledSettings):
 
     def coreset(self, problem: Problem, state: LDState) -> Coreset:
         inner_lr = state.log_inner_lr.exp().item()
-        return _labelled(problem, state.indices, state.log_y.softmax(1), inner_lr=inner_lr)
+        return _labelled(problem, self, state.indices, state.log_y.softmax(1), inner_lr=inner_lr)
 
 
 class LDRidgeLearned(NamedTuple):
@@ -144,7 +146,7 @@ class LabelDistillationRidge(RegressionSettings, PoolSettings):
     """Adam's step size on targets and on the logit scale; falls to 0 along a cosine."""
 
     def init(self, problem: Problem, rng: Rng) -> LDRidgeState:
-        index = balanced_indices(problem, self.per_class, rng("images")).to(problem.device)
+        index = initial_indices(problem, self.counts(problem), rng("images")).to(problem.device)
         y = centred(problem.train_y[index], problem.num_classes, problem.dtype)
         learned = LDRidgeLearned(y, y.new_full((), self.logit_scale).log())
         networks = pool.fill(problem, rng("pool"), size=self.pool_size, max_age=self.max_age)
@@ -184,10 +186,12 @@ class LabelDistillationRidge(RegressionSettings, PoolSettings):
     def coreset(self, problem: Problem, state: LDRidgeState) -> Coreset:
         y, log_scale = state.learned
         logit_scale = log_scale.exp().item()
-        return _labelled(problem, state.indices, y, logit_scale=logit_scale, ridge=self.ridge)
+        return _labelled(problem, self, state.indices, y, logit_scale=logit_scale, ridge=self.ridge)
 
 
-def _labelled(problem: Problem, index: Tensor, y: Tensor, **learned: float) -> Coreset:
+def _labelled(
+    problem: Problem, method: PointSettings, index: Tensor, y: Tensor, **learned: float
+) -> Coreset:
     """The real images as stored, with the labels and numbers learned for them."""
-    subset = problem.subset(index.cpu())
+    subset = problem.subset(index.cpu(), method.weights(problem, y).cpu())
     return Coreset(subset.x, y.cpu(), subset.weight, subset.indices, {"posterior": learned})

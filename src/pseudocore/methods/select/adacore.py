@@ -16,8 +16,8 @@ Deviations:
       Hutchinson's method and averages it over steps.
   D2. $\delta$ is `damping` times the mean of the diagonal, which the paper does not need for its
       averages.
-  D3. Weights are 1 by default, as in the tables of Shin et al. (2023), who found that weighting
-      costs accuracy.
+  D3. All points of a class weigh the same by default, as in the tables of Shin et al. (2023), who
+      found that other weights cost accuracy; `weighting` "clusters" is the paper's.
   D4. In the code of these tables batch norm works on one class at a time, as for `lcmat-s` (its
       D2): `batch_norm` "class".
 """
@@ -50,5 +50,5 @@ class AdaCore(FeatureNetwork, FacilitySelection):
         floor = (self.damping * curvature.mean()).clamp_min(torch.finfo(curvature.dtype).tiny)
         scale = floor / (curvature + floor)  # H⁻¹ up to a factor, which changes no choice
         return select(
-            problem, self, lambda index: GradientMetric(layer.at(index), scale=scale), rng
+            problem, self, layer, lambda index: GradientMetric(layer.at(index), scale=scale), rng
         )

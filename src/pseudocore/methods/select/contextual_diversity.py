@@ -24,14 +24,14 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.selection.budgets import Budget, Group, choose
+from pseudocore.selection.budgets import Group, SelectorSettings, choose
 from pseudocore.selection.greedy import farthest_first
 from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
 
 @methods.register("c-div", kind="select", paper="Agarwal et al. 2020, arXiv 2008.05723")
 @dataclass(frozen=True, kw_only=True)
-class ContextualDiversity(Pretraining, Budget):
+class ContextualDiversity(Pretraining, SelectorSettings):
     """Points whose predictions differ most from each other within their class."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
@@ -45,7 +45,7 @@ class ContextualDiversity(Pretraining, Budget):
                 lambda index: _divergence(log_probs, log_probs[index[0]]), first, group.num
             )
 
-        return choose(problem, self, rule)
+        return choose(problem, self, rule, lambda: layer)
 
 
 def _divergence(log_probs: Tensor, other: Tensor) -> Tensor:

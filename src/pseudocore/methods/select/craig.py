@@ -36,9 +36,8 @@ from pseudocore.training.pretrain import Pretraining, extract_last_layer
 class CRAIG(Pretraining, FacilitySelection):
     """Points whose gradients cover those of their class, weighted by how many they stand for."""
 
-    weighting: Literal["clusters", "ones"] = "clusters"
-    """Weight of a point: the number of examples nearest to it, as published, or 1."""
+    weighting: Literal["mass", "ones", "learned", "clusters"] = "clusters"
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         layer = extract_last_layer(problem, self, rng)
-        return select(problem, self, lambda index: GradientMetric(layer.at(index)), rng)
+        return select(problem, self, layer, lambda index: GradientMetric(layer.at(index)), rng)

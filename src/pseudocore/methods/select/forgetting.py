@@ -17,20 +17,22 @@ Deviations:
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.selection.budgets import Budget, choose_highest
-from pseudocore.training.pretrain import Pretraining, pretrained
+from pseudocore.selection.budgets import SelectorSettings, choose_highest
+from pseudocore.training.pretrain import Pretraining, extract_last_layer, pretrained
 
 
 @methods.register("forgetting", kind="select", paper="Toneva et al. 2019, arXiv 1812.05159")
 @dataclass(frozen=True, kw_only=True)
-class Forgetting(Pretraining, Budget):
+class Forgetting(Pretraining, SelectorSettings):
     """Points that a network forgets most often while it is trained."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         counts = pretrained(problem, self, rng("pretrain")).forgotten
-        return choose_highest(problem, self, counts, rng)
+        layer = partial(extract_last_layer, problem, self, rng)
+        return choose_highest(problem, self, counts, rng, layer)

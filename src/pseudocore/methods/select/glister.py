@@ -31,7 +31,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.selection.budgets import Budget, Group, Share, choose, hold_out
+from pseudocore.selection.budgets import Group, SelectorSettings, ValidationSettings, choose
 from pseudocore.selection.last_layer_gradients import LastLayer, along, mean_gradient
 from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
@@ -40,7 +40,7 @@ PAPER = "Killamsetty et al. 2021, arXiv 2012.10630"
 
 @methods.register("glister", kind="select", paper=PAPER)
 @dataclass(frozen=True, kw_only=True)
-class Glister(Pretraining, Budget):
+class Glister(Pretraining, SelectorSettings):
     """Points on which a step of training helps the rest of their class most."""
 
     step_size: Positive = 0.1
@@ -55,7 +55,7 @@ class Glister(Pretraining, Budget):
             chosen = _greedy(candidates, layer.at(judges), group.num, self.step_size)
             return rest[chosen.cpu()]
 
-        return choose(problem, self, rule)
+        return choose(problem, self, rule, lambda: layer)
 
     def split(self, group: Group, rng: Rng) -> tuple[Tensor, Tensor]:
         """Places of the candidates in the group, and indices of V."""
@@ -64,14 +64,8 @@ class Glister(Pretraining, Budget):
 
 @methods.register("glister-val", kind="select", paper=PAPER)
 @dataclass(frozen=True, kw_only=True)
-class GlisterVal(Glister):
+class GlisterVal(ValidationSettings, Glister):
     """Points on which a step of training helps examples held out of the selection most."""
-
-    validation: Share = 0.1
-    """Share of each class that is held out."""
-
-    def split(self, group: Group, rng: Rng) -> tuple[Tensor, Tensor]:
-        return hold_out(group, self.validation, rng("validation"))
 
 
 def _greedy(candidates: LastLayer, judges: LastLayer, num: int, step_size: float) -> Tensor:

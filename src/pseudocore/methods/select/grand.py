@@ -16,6 +16,7 @@ Deviations:
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.selection.budgets import Budget, choose_highest
+from pseudocore.selection.budgets import SelectorSettings, choose_highest
 from pseudocore.selection.last_layer_gradients import LastLayer, norms
 from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
@@ -34,7 +35,7 @@ PAPER = "Paul et al. 2021, arXiv 2107.07075"
 
 @methods.register("grand", kind="select", paper=PAPER)
 @dataclass(frozen=True, kw_only=True)
-class GraNd(Pretraining, Budget):
+class GraNd(Pretraining, SelectorSettings):
     """Points with the longest gradient early in training."""
 
     num_networks: Count = 1
@@ -44,7 +45,8 @@ class GraNd(Pretraining, Budget):
         streams = [rng, *(rng("network", number) for number in range(1, self.num_networks))]
         layers = (extract_last_layer(problem, self, stream) for stream in streams)
         scores = torch.stack([self.score(layer) for layer in layers]).mean(0)
-        return choose_highest(problem, self, scores, rng)
+        layer = partial(extract_last_layer, problem, self, rng)
+        return choose_highest(problem, self, scores, rng, layer)
 
     def score(self, layer: LastLayer) -> Tensor:
         return norms(layer)

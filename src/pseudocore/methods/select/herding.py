@@ -16,21 +16,22 @@ Deviations:
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.selection import greedy
-from pseudocore.selection.budgets import Budget, choose
-from pseudocore.training.pretrain import Features, Pretraining, feature_map
+from pseudocore.selection.budgets import SelectorSettings, choose
+from pseudocore.training.pretrain import Features, Pretraining, extract_last_layer, feature_map
 
 
 @methods.register(
     "herding", kind="select", paper="Welling 2009; Rebuffi et al. 2017, arXiv 1611.07725"
 )
 @dataclass(frozen=True, kw_only=True)
-class Herding(Pretraining, Budget):
+class Herding(Pretraining, SelectorSettings):
     """Points of each class whose mean follows the class mean."""
 
     features: Features = "inputs"
@@ -38,6 +39,10 @@ class Herding(Pretraining, Budget):
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         features = feature_map(problem, self.features, self, rng)
+        layer = partial(extract_last_layer, problem, self, rng)
         return choose(
-            problem, self, lambda group: greedy.herding(features(group.indices), group.num)
+            problem,
+            self,
+            lambda group: greedy.herding(features(group.indices), group.num),
+            layer if self.features == "network" else None,
         )

@@ -16,19 +16,20 @@ Deviations:
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.selection import greedy
-from pseudocore.selection.budgets import Budget, choose
-from pseudocore.training.pretrain import Features, Pretraining, feature_map
+from pseudocore.selection.budgets import SelectorSettings, choose
+from pseudocore.training.pretrain import Features, Pretraining, extract_last_layer, feature_map
 
 
 @methods.register("k-center", kind="select", paper="Sener & Savarese 2018, arXiv 1708.00489")
 @dataclass(frozen=True, kw_only=True)
-class KCenter(Pretraining, Budget):
+class KCenter(Pretraining, SelectorSettings):
     """Points of each class such that none of it is far from all of them."""
 
     features: Features = "inputs"
@@ -36,6 +37,10 @@ class KCenter(Pretraining, Budget):
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         features = feature_map(problem, self.features, self, rng)
+        layer = partial(extract_last_layer, problem, self, rng)
         return choose(
-            problem, self, lambda group: greedy.k_center(features(group.indices), group.num)
+            problem,
+            self,
+            lambda group: greedy.k_center(features(group.indices), group.num),
+            layer if self.features == "network" else None,
         )

@@ -60,4 +60,4 @@ class LCMatS(FeatureNetwork, FacilitySelection):
             curved = 0.5 * self.rho * curvature(part, dimensions) if self.rho > 0 else None
             return GradientMetric(part, curved=curved)
 
-        return select(problem, self, metric_of, rng)
+        return select(problem, self, layer, metric_of, rng)

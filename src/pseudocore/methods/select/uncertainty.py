@@ -24,7 +24,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.selection.budgets import Budget, choose_highest
+from pseudocore.selection.budgets import SelectorSettings, choose_highest
 from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
 PAPER = "Coleman et al. 2020, arXiv 1906.11829"
@@ -32,12 +32,12 @@ PAPER = "Coleman et al. 2020, arXiv 1906.11829"
 
 @methods.register("least-confidence", kind="select", paper=PAPER)
 @dataclass(frozen=True, kw_only=True)
-class LeastConfidence(Pretraining, Budget):
+class LeastConfidence(Pretraining, SelectorSettings):
     """Points whose likeliest class a trained network finds least likely."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        p = extract_last_layer(problem, self, rng).log_probs.exp()
-        return choose_highest(problem, self, self.score(p), rng)
+        layer = extract_last_layer(problem, self, rng)
+        return choose_highest(problem, self, self.score(layer.log_probs.exp()), rng, lambda: layer)
 
     def score(self, p: Tensor) -> Tensor:
         return 1 - p.max(1).values

@@ -124,7 +124,9 @@ def _on_images(
     """A part that moves a fresh network or pseudo-images (real ones), given the images' labels."""
 
     def part(problem: Problem, workload: Workload, compile: Compile) -> Task:
-        x, y = initial_inputs(problem, workload.per_class, "real", Rng(0)("images"))
+        x, y = initial_inputs(
+            problem, [workload.per_class] * problem.num_classes, "real", Rng(0)("images")
+        )
         theta = problem.model.init(Rng(0)("theta"), device=problem.device, dtype=problem.dtype)
         move = make_move(problem, workload, y)
 

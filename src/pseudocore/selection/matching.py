@@ -53,6 +53,14 @@ def matching_pursuit(
     return order, weight
 
 
+def non_negative(gram: Tensor, target: Tensor, *, ridge: float = 0.0) -> Tensor:
+    """The w ≥ 0 (m,) of least wᵀ(G + λI)w − 2bᵀw, in double precision."""
+    solver = _NonNegative(len(target), ridge, target)
+    for num in range(1, len(target) + 1):
+        weight = solver.extend(gram[num - 1, :num], target[num - 1])
+    return weight
+
+
 class _NonNegative:
     r"""$\min_{w \ge 0} w^\top (G + \lambda I) w - 2 b^\top w$ in double precision, for G and b that
     grow by one row at a time.
