@@ -1,6 +1,7 @@
 """Carrying out a reduction: in memory, or in a run folder."""
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

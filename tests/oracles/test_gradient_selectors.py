@@ -129,7 +129,7 @@ def test_lcmat_s(problem: Problem, rho: float, num_dimensions: int) -> None:
         expected += members[greedy_cover(distance, 5)].tolist()
     coreset = select("lcmat-s", problem, per_class=5, rho=rho, num_dimensions=num_dimensions)
     assert indices(coreset) == expected
-    assert coreset.weight.tolist() == [1] * 15
+    assert coreset.weight.tolist() == [problem.num_train / 15] * 15
 
 
 def test_lcmat_s_without_curvature_is_gradient_matching(problem: Problem) -> None:
@@ -259,6 +259,54 @@ def test_gradmatch(problem: Problem) -> None:
         weights += (weight * len(members) / weight.sum()).tolist()
     assert indices(coreset) == expected
     np.testing.assert_allclose(coreset.weight.numpy(), weights, rtol=1e-7)
+
+    raw = select("gradmatch", problem, per_class=5, ridge=0.2, weighting="learned").weight.numpy()
+    scaled = raw.reshape(3, 5) * (15 / raw.reshape(3, 5).sum(1, keepdims=True))
+    np.testing.assert_allclose(scaled.ravel(), weights, rtol=1e-7)
+    assert (raw.reshape(3, 5).sum(1) < 15).all()  # what the ridge takes away
+    assert select("gradmatch", problem, per_class=5, weighting="ones").weight.tolist() == [1] * 15
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+@pytest.mark.parametrize(
+    "name", [entry.name for entry in LOOKING if not entry.name.startswith("gradmatch")]
+)
+def test_learned_weights(problem: Problem, name: str, balanced: bool) -> None:
+    """By scipy on full-length gradients: least squares of the mean gradient of each group, times
+    its size.
+    """
+    reference, network = the_reference(problem), {"features": "network"}
+    options: Any = {"per_class": 4, "weighting": "learned", "balanced": balanced}
+    coreset = select(
+        name, problem, **options, **(network if name in ("herding", "k-center") else {})
+    )
+    chosen = np.array(indices(coreset))
+    groups = reference.members if balanced else [np.arange(45)]
+    expected = [
+        len(members) * nnls(reference.g[own].T, reference.g[members].mean(0))[0]
+        for members in groups
+        for own in [chosen[np.isin(chosen, members)]]
+    ]
+    np.testing.assert_allclose(coreset.weight.numpy(), np.concatenate(expected), atol=1e-6)
+    assert (coreset.weight >= 0).all()
+    error = np.linalg.norm(coreset.weight.numpy() @ reference.g[chosen] - reference.g.sum(0))
+    assert error < np.linalg.norm(3.75 * reference.g[chosen].sum(0) - reference.g.sum(0))
+
+
+@pytest.mark.parametrize("name", ["uniform", "herding", "k-center"])
+def test_learned_weights_without_a_network(problem: Problem, name: str) -> None:
+    """They match the gradients of a linear network of zero weights: inputs and a constant 1."""
+    options: Any = {} if name == "uniform" else {"pretrain_epochs": EPOCHS}
+    coreset = (
+        methods[name].make(per_class=4, weighting="learned", **options).select(problem, Rng(0))
+    )
+    x, _ = problem.batch(torch.arange(45))
+    inputs = np.hstack([x.flatten(1).numpy(), np.ones((45, 1))])
+    expected = []
+    for label, members in enumerate(problem.class_indices):
+        own = [index for index in indices(coreset) if problem.data.train.y[index] == label]
+        expected += (15 * nnls(inputs[own].T, inputs[members].mean(0))[0]).tolist()
+    np.testing.assert_allclose(coreset.weight.numpy(), expected, atol=1e-6)
 
 
 def held_out(problem: Problem, share: float) -> list[list[int]]:

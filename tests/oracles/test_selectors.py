@@ -60,7 +60,7 @@ def test_on_inputs(name: str, per_class: int, make_problem: MakeProblem) -> None
     assert coreset.indices.tolist() == expected
     assert torch.equal(coreset.x, problem.data.train.x[expected])
     assert torch.equal(coreset.y, problem.data.train.y[expected])
-    assert coreset.weight.tolist() == [1] * 3 * per_class
+    assert coreset.weight.tolist() == [problem.num_train / len(coreset)] * 3 * per_class
 
 
 @both

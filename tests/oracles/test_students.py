@@ -50,7 +50,10 @@ def problem(request: pytest.FixtureRequest, make_problem: MakeProblem) -> Proble
 
 
 def written_out(problem: Problem, method: Any, x: Tensor, y: Tensor, log_lr: Tensor) -> Tensor:
-    """Loss of the students on the batch that the step's streams decide on, with its whole graph."""
+    """Loss of the students on the batch that the step's streams decide on, with its whole graph;
+    the point of each class weighs as its class.
+    """
+    weight = problem.data.class_counts.double() / problem.num_train
     real, labels = problem.batch(RNG("batch").integers(problem.num_train, method.batch_size))
     losses = []
     for student in range(method.num_students):
@@ -60,7 +63,8 @@ def written_out(problem: Problem, method: Any, x: Tensor, y: Tensor, log_lr: Ten
             images = (
                 x if problem.augment is None else problem.augment(x, stream("inner")("view", step))
             )
-            loss = cross_entropy(problem.model.logits(theta, images), y)
+            each = cross_entropy(problem.model.logits(theta, images), y, reduction="none")
+            loss = (weight * each).sum()
             theta = theta - log_lr.exp() * torch.autograd.grad(loss, theta, create_graph=True)[0]
         statistics = problem.model.statistics(theta, x.detach()) or None
         losses.append(cross_entropy(problem.model.logits(theta, real, statistics), labels))

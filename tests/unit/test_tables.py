@@ -74,7 +74,7 @@ def as_before(found: Any) -> Any:
         written = former_options(found["inference"], {})
         kept = {k: v for k, v in table.items() if k != "select" and written.get(k) != v}
         return {**found, "options": kept} if "options" in found else kept
-    return {name: as_before(value) for name, value in found.items()}
+    return {name: as_before(value) for name, value in found.items() if name != "weighting"}
 
 
 def test_the_sheets_say_what_the_files_before_them_said() -> None:

@@ -146,7 +146,6 @@ def mass(labels: Tensor, class_counts: Tensor) -> Tensor:
 
     Examples of classes without points are shared by all points in proportion.
     """
-    points = torch.bincount(labels, minlength=len(class_counts)).double()
-    share = class_counts / points.clamp_min(1)
-    share = share * (class_counts.sum() / class_counts[points > 0].sum())
+    size, points = class_counts.double(), torch.bincount(labels, minlength=len(class_counts))
+    share = size / points.clamp_min(1) * (size.sum() / size[points > 0].sum())
     return share[labels]

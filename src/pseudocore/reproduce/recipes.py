@@ -46,6 +46,15 @@ FORMER: Mapping[str, Mapping[str, Any]] = {
 sets where a preset names none. The sheets write them out.
 """
 
+FORMER_WEIGHTING: Mapping[str, str | None] = {
+    "craig": "clusters",
+    "gradmatch": "scaled",
+    "gradmatch-val": "scaled",
+    "full": None,
+    "psvi": None,
+}
+"""`weighting` of methods when the tables were measured, before it was an option; of others ones."""
+
 
 @dataclass(frozen=True)
 class Missing:

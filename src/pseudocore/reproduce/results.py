@@ -10,7 +10,7 @@ from pseudocore.core.errors import ArtifactError
 from pseudocore.presets import TRUE
 from pseudocore.reproduce import records
 from pseudocore.reproduce.cells import DIGITS, Cell
-from pseudocore.reproduce.recipes import FORMER, Recipe
+from pseudocore.reproduce.recipes import FORMER, FORMER_WEIGHTING, Recipe
 from pseudocore.store.files import decode_json, encode_json
 from pseudocore.store.folders import hardware, now, versions
 
@@ -143,6 +143,9 @@ def _written_out(settings: Mapping[str, Any]) -> dict[str, Any]:
     config = dict(settings.get("config", {}))
     if evaluate := config.get("evaluate"):
         config["evaluate"] = former_options(evaluate["inference"], evaluate)
+    weighting = FORMER_WEIGHTING.get(str(config.get("method")), "ones")
+    if weighting is not None and "options" in config:
+        config["options"] = {"weighting": weighting, **config["options"]}
     if config.get("method") == "psvi":
         config["setup"] = {"prior": "isotropic", "prior_scale": 1.0, **config["setup"]}
     return {**found, "config": config} if config else found
