@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from pseudocore.data.dataset import dataset
     from pseudocore.evaluation.evaluate import Evaluation
     from pseudocore.evaluation.fidelity import Fidelity
+    from pseudocore.evaluation.size import Size
     from pseudocore.inference.posterior import Posterior, Prediction
     from pseudocore.measuring import fidelity
+    from pseudocore.sizing import size
 
 __version__ = "0.1.0"
 __all__ = [
     "Coreset", "Dataset", "Evaluation", "Examples", "Fidelity", "Posterior", "Prediction",
-    "Problem", "PseudocoreError", "ReduceResult", "Rng", "__version__", "dataset", "evaluate",
-    "fidelity", "infer", "inference", "load", "methods", "models", "reduce", "testing",
+    "Problem", "PseudocoreError", "ReduceResult", "Rng", "Size", "__version__", "dataset", "evaluate",
+    "fidelity", "infer", "inference", "load", "methods", "models", "reduce", "size", "testing",
     "train_experts",
 ]  # fmt: skip
 
@@ -38,7 +40,9 @@ _PLACES = {
     "pseudocore.data.dataset": ("dataset",),
     "pseudocore.evaluation.evaluate": ("Evaluation",),
     "pseudocore.evaluation.fidelity": ("Fidelity",),
+    "pseudocore.evaluation.size": ("Size",),
     "pseudocore.measuring": ("fidelity",),
+    "pseudocore.sizing": ("size",),
     "pseudocore.inference.posterior": ("Posterior", "Prediction"),
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import pseudocore
+from pseudocore import references
 
 Done = Callable[[str], Any]
 Refused = Callable[..., str]
@@ -55,3 +56,27 @@ def test_evaluate_measures_it_too(run: None, done: Done) -> None:
     other = done(f"fidelity few/coreset.safetensors {FIT} --on held-out --seeds 1")
     assert "1000 inputs" in other.out
     assert "not saved" in other.err
+
+
+def test_the_smallest_coreset_within_a_bound(
+    done: Done, refused: Refused, cli: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(references.OPTIONS, "last-layer-vi", {"num_steps": 1})
+    line = "size digits --model linear --inference last-layer-vi --methods uniform,herding"
+    said = cli(f"{line} --within 1e-9 --budgets 2,1 --out sized")
+    assert said.code == 3
+    assert said.out.splitlines()[0].split()[:3] == ["method", "per", "class"]
+    assert "no coreset tried is within 1e-09" in said.out
+    document = json.loads(Path("sized/size.json").read_text())
+    assert [row["per_class"] for row in document["rows"]] == [1, 1, 2, 2]
+    assert Path("sized/curve.svg").read_text().startswith("<?xml")
+    again = cli(f"{line} --within 1e-9 --budgets 2,1 --out sized --json")  # nothing is done again
+    assert json.loads(again.out)["rows"] == document["rows"]
+    assert "fidelity" in pseudocore.load("sized").provenance
+    done(f"{line} --within 10 --budgets 1 --set uniform.balanced=false --out other")
+    run = Path("other/runs/uniform-1-seed0/config.toml").read_text()
+    assert "balanced = false" in run
+    refused(f"{line} --within 1 --budgets 1,two --out bad", "--budgets 1,two is no list")
+    refused(f"{line} --within 1 --set uniform.colour=red --out bad", "has no colour")
+    refused(f"{line} --within 1 --set uniform --out bad", "METHOD.FIELD=VALUE")
+    refused(f"{line} --within 2 --budgets 2,1 --out sized", "holds another search")

@@ -223,3 +223,25 @@ def test_bench(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str
     script("bench", f"--names augment --growth --device cpu --seconds 5 {sizes} --out {out}")
     assert capsys.readouterr().out.startswith("this machine at best")
     assert out.exists()
+
+
+def test_fidelity_table(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = "--hmc num_draws=8 --hmc num_burn=4 --hmc num_chains=2 --hmc num_leapfrog=2"
+    line = f"--only digits/linear --methods uniform vbpc --per-class 1 --seeds 1 {short}"
+    line += f" --set vbpc.num_steps=2 --commit abc --out {tmp_path}"
+    for seconds in (0, 100, 100):  # the first row is always made; the last time all is there
+        script("fidelity_table", f"{line} --seconds {seconds}")
+    rows = records.read(tmp_path / "fidelity.jsonl")
+    start = "digits/linear"
+    assert list(rows) == [
+        f"{start}/uniform/ipc1/seed0/hmc",
+        f"{start}/vbpc/ipc1/seed0/hmc",
+        f"{start}/vbpc/ipc1/seed0/last-layer-vi",
+    ]
+    for row in rows.values():
+        assert row["fidelity_kl"] > row["fidelity_floor_kl"]
+        assert row["points"] == 10
+    assert rows[f"{start}/vbpc/ipc1/seed0/hmc"]["options"]["num_steps"] == 2
+    table = capsys.readouterr().out.splitlines()[-3:]
+    assert [words.split()[1] for words in table] == ["uniform", "vbpc", "vbpc"]
+    assert len(list((tmp_path / "references").iterdir())) == 2

@@ -86,7 +86,9 @@ def test_by_default_the_same_inference_on_all_data(data: Dataset, few: Coreset) 
     assert against.reference.startswith("hmc on all 120")
     assert against.against == "hmc"
     assert against.kl != own.kl
-    stored = few.with_provenance(evaluate={"inference": "last-layer-vi", **options})
+    assert few.contract is not None
+    contract = replace(few.contract, inference={"inference": "last-layer-vi", **options})
+    stored = replace(few, contract=contract)
     assert pseudocore.fidelity(stored, data, model="linear").kl == own.kl
 
 

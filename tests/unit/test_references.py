@@ -127,9 +127,8 @@ class FirstDraw:
 def test_a_method_that_needs_a_reference_is_given_one(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for table in ("_entries", "_classes"):
-        monkeypatch.setattr(methods, table, dict(getattr(methods, table)))
-    methods.register("first-draw", kind="bayes", paper="none")(FirstDraw)
+    for table, value in (("_entries", None), ("_classes", FirstDraw)):
+        monkeypatch.setitem(getattr(methods, table), "first-draw", value)
     monkeypatch.setitem(references.OPTIONS, "hmc", SHORT)
     assert isinstance(FirstDraw(), NeedsReference)
     reduction = Reduction(FirstDraw(), Setup(data="few-digits", model="linear"))

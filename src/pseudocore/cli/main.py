@@ -37,6 +37,8 @@ _VERBS = {
     "sd over fresh networks.",
     "fidelity": "How far predictions from the coreset of a RUN or file are from those of inference on "
     "all its data: KL, total variation, agreement, each beside its floor.",
+    "size": "Find the smallest coreset of DATA whose predictions stay --within a KL of inference on "
+    "all of it, over methods and budgets.",
     "continual": "Class-incremental learning: reduce each stage's classes as RUN did, fit the "
     "memory alone, test on all classes seen so far.",
     "testbed": "Run divergence methods on a Gaussian location model, where reverse KL, forward KL "
