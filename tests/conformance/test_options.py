@@ -72,6 +72,7 @@ OF: dict[str, Mapping[str, Effect | str]] = {
         "mismatched_momentum": Effect({"momentum_scale": 2.0}),
         "target_accept": Effect({"num_burn": 10, "step_size": 1e-3}),
     },
+    "bpc-pcd": {"weight_lr": Effect({"weighting": "learned"})},
     "k-center": NETWORK,
     "kip": {
         "bias_variance": Effect({"kernel": "ntk"}),

@@ -142,8 +142,8 @@ def test_the_vbpc_page_has_every_setting() -> None:
         assert [field for field in fields if f"`{field}`" not in page] == []
 
 
-@pytest.mark.parametrize("name", ["dc", "dsa", "dm", "lcmat-c", "cafe"])
-def test_the_pages_of_matching_methods_name_every_setting_and_its_default(name: str) -> None:
+@pytest.mark.parametrize("name", ["dc", "dsa", "dm", "lcmat-c", "cafe", "bpc-pcd"])
+def test_the_pages_of_methods_name_every_setting_and_its_default(name: str) -> None:
     told: dict[str, str] = {}
     rows = [
         row for row in _rows(f"docs/{'dc' if name == 'dsa' else name}.md") if row[0].startswith("`")

@@ -6,6 +6,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -61,7 +62,7 @@ class FullPosterior:
     warnings: list[str]
     _predictors: dict[int, Predict] = field(default_factory=dict)
 
-    @property
+    @cached_property  # a captured graph must not copy from the host
     def thetas(self) -> Tensor:
         """Draws of all fits, (draws, parameters)."""
         thetas = [fit.thetas for fit in self.fits if fit.thetas is not None]

@@ -7,6 +7,7 @@ from pseudocore.core.registry import lazy_attribute, methods
 if TYPE_CHECKING:
     from pseudocore.methods.bayes.bpc_cd import BPCContrastiveDivergence
     from pseudocore.methods.bayes.bpc_fkl import BPCForwardKL
+    from pseudocore.methods.bayes.bpc_pcd import BPCPersistentChains
     from pseudocore.methods.bayes.bpc_rkl import BPCReverseKL
     from pseudocore.methods.bayes.bpc_w import MTT, BPCWasserstein
     from pseudocore.methods.bayes.psvi import PSVI
@@ -39,6 +40,7 @@ INDEX = {
     "adacore": "select.adacore:AdaCore",
     "bpc-cd": "bayes.bpc_cd:BPCContrastiveDivergence",
     "bpc-fkl": "bayes.bpc_fkl:BPCForwardKL",
+    "bpc-pcd": "bayes.bpc_pcd:BPCPersistentChains",
     "bpc-rkl": "bayes.bpc_rkl:BPCReverseKL",
     "bpc-w": "bayes.bpc_w:BPCWasserstein",
     "c-div": "select.contextual_diversity:ContextualDiversity",
@@ -76,8 +78,8 @@ INDEX = {
 
 __all__ = [
     "CAFE", "CRAIG", "DC", "DM", "DSA", "EL2N", "KIP", "MTT", "PSVI", "VBPC", "AdaCore",
-    "BPCContrastiveDivergence", "BPCForwardKL", "BPCReverseKL", "BPCWasserstein",
-    "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting", "Full",
+    "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
+    "BPCWasserstein", "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting", "Full",
     "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter", "LCMatC",
     "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "Margin", "Uniform", "register",
 ]  # fmt: skip

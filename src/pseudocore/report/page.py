@@ -163,7 +163,8 @@ def _member(run: Run, evaluations: Evaluations, colour: str) -> Context:
         "folder": run.path.resolve().name,
         "status": str(run.manifest["status"]),
         "reason": str(run.manifest.get("reason") or ""),
-        "facts": _facts(run.manifest, None if coreset is None else len(coreset)),
+        "facts": _facts(run.manifest, None if coreset is None else len(coreset))
+        + ([] if coreset is None else _lag(coreset.provenance.get("lag"))),
         "posterior": _pairs(tables.flat(posterior)) if isinstance(posterior, Mapping) else [],
         "gallery": None if coreset is None else show(coreset, class_names),
         "evaluations": shown,
@@ -180,6 +181,16 @@ def _facts(manifest: Mapping[str, Any], num_points: int | None) -> Pairs:
         "data fingerprint": str(manifest.get("data_fingerprint") or "")[:12],
     }
     return [(name, text) for name, text in facts.items() if text] + _stages(manifest.get("cost"))
+
+
+def _lag(lag: Any) -> Pairs:
+    """How far the chains of a method that learns by some are from fresh ones."""
+    found = {name: finite_values([lag], name) for name in ("energy", "distance", "floor")}
+    if not all(found.values()):
+        return []
+    energy, distance, floor = (values[0] for values in found.values())
+    text = f"energy {energy:+.2f} sd, predictions {distance:.3f} (floor {floor:.3f})"
+    return [("lag of the chains", text)]
 
 
 def _evaluation(name: str, run: Run, evaluation: Mapping[str, Any], colour: str) -> Context:

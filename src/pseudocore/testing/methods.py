@@ -210,7 +210,7 @@ class MethodConformance(Suite):
         assert self.method.__dataclass_params__.frozen, "the method's dataclass must be frozen"
 
     def problem(self, **changes: Any) -> Problem:
-        return super().problem(**{"experts": True, **changes})
+        return super().problem(**{"experts": True, "reference": True, **changes})
 
     def reduce(self, problem: Problem | None = None, *, seed: int = 0, **changes: Any) -> Coreset:
         """The method's coreset, as `pseudocore.reduce` makes it."""

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,8 @@ from pseudocore.training.experts import Training, train
 
 PER_CLASS = 12
 """Training images of each digit."""
+NUM_THETAS = 12
+"""Of the reference of a small problem."""
 NUM_EXPERTS, NUM_EPOCHS = 2, 4
 """Of the experts of a small problem."""
 
@@ -47,10 +49,11 @@ def small_problem(
     augment: Augment | None = None,
     experts: bool = False,
     imbalanced: bool = False,
+    reference: bool = False,
 ) -> Problem:
     """`few_digits` under a network, by default a `convnet-wide` of four and eight channels with
     this `norm`; with `experts`, two of them trained for four epochs on `few_digits` of equal
-    classes.
+    classes; with `reference`, draws that stand in for those of the full-data posterior.
     """
     data, where = few_digits(imbalanced=imbalanced), torch.device(device)
     torch.backends.cudnn.deterministic = True  # a GPU gives the same bits twice only then
@@ -63,7 +66,19 @@ def small_problem(
     )
     if experts:
         problem = replace(problem, experts=_experts(model, norm, dtype, device))  # type: ignore[arg-type]
+    if reference:
+        thetas = problem.model.init(Rng(0), num=NUM_THETAS, device=where, dtype=dtype)
+        problem = replace(problem, reference=FewDraws(thetas))
     return replace(problem, augment=augment)
+
+
+@dataclass(frozen=True, eq=False)
+class FewDraws:
+    """A reference that is no posterior: initial parameters."""
+
+    thetas: Tensor
+    label: str = "initial parameters"
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
 
 
 @functools.cache

@@ -31,6 +31,7 @@ SMALL = {
     "per_class": 2, "num_steps": 6, "batch_size": 16, "pool_size": 3, "max_age": 3, "max_start": 2,
     "horizon": 1, "num_experts": 2, "num_inner_steps": 3, "num_members": 2, "num_draws": 3,
     "num_burn": 2, "num_leapfrog": 2, "num_inner": 2,
+    "num_warmup": 2, "num_positive": 3,
 }  # fmt: skip
 """Values that make a run small, for fields of these names; six steps renew a pool of networks."""
 

@@ -1,14 +1,16 @@
 """What is timed: noise of some data set's shape, a network, and the sizes of a step.
 
 Speed does not depend on what is seen, so nothing is loaded or trained: images are random, experts
-are fresh networks, and step sizes on images are too small to lead anywhere.
+are fresh networks and so is a reference, and step sizes on images are too small to lead anywhere.
 """
 
 import functools
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import torch
+from torch import Tensor
 
 from pseudocore import assembly
 from pseudocore.assembly import Setup
@@ -18,7 +20,7 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Precision, Problem
 from pseudocore.core.registry import methods, models
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Dataset, Examples, Iterative, NeedsExperts
+from pseudocore.core.types import Dataset, Examples, Iterative, NeedsExperts, NeedsReference
 from pseudocore.data.augment import OPERATIONS
 from pseudocore.training.experts import Resident
 
@@ -79,6 +81,9 @@ SIZES = {
 _CONVNET_WIDE = ("vbpc", "frepo", "ld-rr", "real-batch", "last-layer")
 """Published with `convnet-wide`, or parts of methods that were; the others have `convnet3`."""
 
+NUM_THETAS = 100
+"""Draws of the reference of a method that needs one."""
+
 _METHOD_SIZES = ("per_class", "num_inner_steps", "num_draws", "batch_size")
 
 
@@ -102,7 +107,7 @@ def problem_of(name: str, workload: Workload, device: str) -> Problem:
         for key in ("width", "norm")
         if key in known and (value := getattr(workload, key)) is not None
     }
-    if workload.augment and not is_psvi:  # psvi refuses augmentation
+    if workload.augment and name not in ("psvi", "bpc-pcd"):  # which refuse augmentation
         setup["augment"] = "_".join(OPERATIONS)
     data = _noise(shape, workload.num_train, workload.num_classes)
     made = Setup(model=model, precision=workload.precision, **setup)
@@ -129,7 +134,14 @@ def method_of(name: str, workload: Workload) -> Any:
 
 
 def with_experts(problem: Problem, method: Any) -> Problem:
-    """The problem with two experts that were never trained, if the method needs any."""
+    """The problem with two experts that were never trained, or a reference of initial parameters,
+    if the method needs any.
+    """
+    if isinstance(method, NeedsReference):
+        thetas = problem.model.init(
+            Rng(0)("reference"), num=NUM_THETAS, device=problem.device, dtype=problem.dtype
+        )
+        return replace(problem, reference=Untrained(thetas))
     if not isinstance(method, NeedsExperts):
         return problem
     num = method.expert_epochs + 1
@@ -137,6 +149,15 @@ def with_experts(problem: Problem, method: Any) -> Problem:
         Rng(0)("experts"), num=2 * num, device=problem.device, dtype=problem.dtype
     )
     return replace(problem, experts=Resident(thetas.view(2, num, -1)))
+
+
+@dataclass(frozen=True, eq=False)
+class Untrained:
+    """A reference that is no posterior."""
+
+    thetas: Tensor
+    label: str = "initial parameters"
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
 
 
 @functools.lru_cache(maxsize=1)
