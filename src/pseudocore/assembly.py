@@ -47,9 +47,9 @@ class Setup:
     """Column of a table that holds the labels."""
     drop: str | None = None
     """Columns of a table to leave out, separated by commas."""
-    missing: Missing = "refuse"
+    missing: Missing | None = None
     """What to do about gaps in features: refuse them, or impute the median of training values, and
-    the most frequent text.
+    the most frequent text. Defaults to refuse.
     """
     resize: Annotated[int | None, Range(low=1)] = None
     """Height and width to bring images to, from their centre square."""
@@ -147,7 +147,7 @@ def reading(setup: Setup, *, lenient: bool = False) -> Reading:
     return Reading(
         target=setup.target,
         drop=columns(setup.drop or ()),
-        missing=setup.missing,
+        missing=setup.missing or "refuse",
         resize=setup.resize,
         lenient=lenient,
     )

@@ -46,7 +46,7 @@ WRONG_NAMES = {
     "report run": "there is no folder run",
     "export run": "TARGET is missing",
     "export run x.npz": "there is no folder run",
-    "export run x --format jpg": '"jpg" … "npz", "png"',
+    "export run x --format jpg": '"jpg" … "npz", "csv", "png"',
     "data info nope": "unknown data set 'nope' … digits",
     "data inf digits": "unknown command 'inf' … did you mean 'info'?",
     "data import nope.npz mine": "there is no file or folder nope.npz",

@@ -171,3 +171,9 @@ def test_a_preset_builds(name: str) -> None:
     assert reduction.evaluate is not None
     assert reduction.evaluate["inference"] in inferences
     assert presets.find(name).cell
+
+
+def test_the_examples_of_data_run(own_world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "\n".join(blocks("docs/data.md", "python"))
+    exec(compile(code, "docs/data.md", "exec"), {"__name__": "__main__"})
+    assert "20 of 100 examples are held out" in capsys.readouterr().out

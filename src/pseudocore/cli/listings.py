@@ -19,7 +19,6 @@ from pseudocore.data.reading import Missing
 from pseudocore.evaluation.tables import Estimate, Row, comparison
 from pseudocore.evaluation.tables import markdown as to_markdown
 from pseudocore.store.coreset_file import load_coreset
-from pseudocore.store.export import export_npz, export_pngs
 from pseudocore.store.run_folder import Run, refuse_own_file
 
 
@@ -189,28 +188,23 @@ def export(
     target: Path,
     /,
     *,
-    format: Literal["npz", "png"] = "npz",
+    format: Literal["safetensors", "npz", "csv", "png"] | None = None,
 ) -> int:
     """Copy a coreset into a format other programs read.
 
     Args:
         run: RUN folder or coreset file.
         target: File or folder to write.
-        format: npz: one file; png: a folder of pictures with labels.csv.
+        format: npz, csv, safetensors: one file; png: a folder of pictures with labels.csv. Defaults
+            to the suffix of TARGET.
     """
     refuse_own_file(target)
     if run.is_file() and target.resolve() == run.resolve():
         raise ConfigError(
             f"{target} is the coreset itself; name another file", code="same-file", path=target
         )
-    if format == "npz" and target.suffix.lower() == ".png":
-        raise ConfigError(
-            f"{target} would hold an npz archive; --format png writes a folder of pictures",
-            code="wrong-format",
-            path=target,
-        )
     coreset = load_coreset(run) if run.is_file() else Run.open(run).coreset()
-    (export_npz if format == "npz" else export_pngs)(coreset, target)
+    coreset.save(target, format)
     out.print(f"{len(coreset)} points in {target}")
     return 0
 

@@ -4,17 +4,21 @@
 plain value. The protocols are those of `protocols`.
 """
 
-import hashlib
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
+from torch.utils.data import TensorDataset
 
 from pseudocore.core.contract import Contract as Contract
 from pseudocore.core.contract import DataSpec as DataSpec
+from pseudocore.core.dataset import Dataset as Dataset
+from pseudocore.core.dataset import Examples as Examples
+from pseudocore.core.dataset import feature_names
 from pseudocore.core.errors import DataError
 from pseudocore.core.protocols import AssumesInference as AssumesInference
 from pseudocore.core.protocols import Augment as Augment
@@ -41,125 +45,6 @@ from pseudocore.core.protocols import Selector as Selector
 from pseudocore.core.protocols import SelectsSettings as SelectsSettings
 from pseudocore.core.protocols import Statistics as Statistics
 from pseudocore.core.protocols import Uncertainty as Uncertainty
-
-
-class Examples(NamedTuple):
-    """Inputs as they came from disk: uint8 images (n, channels, height, width) or float features
-    (n, d); labels (n,).
-    """
-
-    x: Tensor
-    y: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """A labelled training set and its test set, checked once on construction.
-
-    Images stay uint8 and become floats batch by batch (`Problem.inputs`).
-    """
-
-    name: str
-    train: Examples
-    test: Examples
-    num_classes: int
-    class_names: tuple[str, ...] = ()
-    encoding: tuple[Mapping[str, Any], ...] = ()
-    """How the columns of a table became features, as plain values (`data.tables.Encoding`)."""
-    notes: tuple[str, ...] = ()
-    """What was decided in reading it, in sentences: a test half held out, gaps filled, …."""
-
-    def __repr__(self) -> str:
-        kind = "images" if self.is_images else "inputs"
-        sizes = f"{len(self.train.y)} + {len(self.test.y)} {kind} of shape {self.shape}"
-        lines = [f"Dataset({self.name!r}: {sizes}, {self.num_classes} classes)", *self.notes]
-        return "\n  ".join(lines)
-
-    def __post_init__(self) -> None:
-        def require(holds: bool, code: str, message: str) -> None:
-            if not holds:
-                raise DataError(message, code=code, data=self.name)
-
-        num_names = len(self.class_names)
-        require(
-            num_names in (0, self.num_classes),
-            "class-names",
-            f"{self.name!r} has {self.num_classes} classes but {num_names} class names",
-        )
-        for split, examples in {"train": self.train, "test": self.test}.items():
-            if problem := _problem_of(examples, self.num_classes):
-                code, sentence = problem
-                message = f"{split} split of {self.name!r}: {sentence}"
-                raise DataError(message, code=code, data=self.name, split=split)
-        shapes = [tuple(part.x.shape[1:]) for part in (self.train, self.test)]
-        require(
-            shapes[0] == shapes[1],
-            "shapes-differ",
-            f"training inputs of {self.name!r} have shape {shapes[0]} but test inputs {shapes[1]}",
-        )
-        require(
-            bool(self.train.x.min() < self.train.x.max()),
-            "constant-inputs",
-            f"every value in the training inputs of {self.name!r} is the same: nothing can be"
-            " learned",
-        )
-        present = sorted(set(self.train.y.tolist()))  # not by counting: a stray label may be huge
-        if num_missing := self.num_classes - len(present):
-            places = (place for place, label in enumerate(present) if label != place)
-            first = next(places, len(present))
-            raise DataError(
-                f"no training examples of class {first} in {self.name!r} ({num_missing} empty in"
-                " all)",
-                code="empty-class",
-                data=self.name,
-                label=first,
-            )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
-        return tuple(self.train.x.shape[1:])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of inputs as stored."""
-        return self.train.x.dtype
-
-    @property
-    def num_train(self) -> int:
-        return len(self.train.y)
-
-    @property
-    def is_images(self) -> bool:
-        return self.train.x.ndim == 4
-
-    @property
-    def spec(self) -> DataSpec:
-        """Everything but the data."""
-        return DataSpec(
-            self.name,
-            self.shape,
-            self.dtype,
-            self.num_classes,
-            self.num_train,
-            self.class_names,
-            self.fingerprint,
-        )
-
-    @cached_property
-    def class_counts(self) -> Tensor:
-        """Training examples per class, (classes,)."""
-        return torch.bincount(self.train.y, minlength=self.num_classes)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """sha256 of shapes, types and bytes of both splits."""
-        digest = hashlib.sha256(f"{self.num_classes}".encode())
-        for tensor in (*self.train, *self.test):
-            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            for block in torch.split(tensor, 4096):  # a memory map may be larger than memory
-                digest.update(block.contiguous().numpy().data)
-        return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,6 +96,44 @@ class Coreset:
     def __len__(self) -> int:
         return len(self.x)
 
+    def __getitem__(self, index: Any) -> "Coreset":
+        """Some of the points, by a number, a slice, a mask or a list, with their weights."""
+        places = torch.arange(len(self))[index].reshape(-1)
+        part = self._mapped(lambda values: values[places.to(values.device)])
+        if part.contract is None:
+            return part
+        total = float(part.weight.sum())
+        return replace(part, contract=replace(part.contract, total_weight=total))
+
+    def __repr__(self) -> str:
+        made = self.provenance
+        origin = f"{made['method']} on {made['setup']['data']}: " if "setup" in made else ""
+        kind = "soft" if self.is_soft else "hard"
+        return (
+            f"Coreset({origin}{len(self)} points of shape {tuple(self.x.shape[1:])},"
+            f" {self.num_classes} classes, {kind} labels, weights of sum {self.weight.sum():g})"
+        )
+
+    @property
+    def num_classes(self) -> int:
+        """Of the data it stands for, or else as many as its labels show."""
+        if self.is_soft:
+            return self.y.shape[1]
+        known = 0 if self.contract is None else self.contract.data.num_classes
+        return max(known, int(self.y.max()) + 1)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes; empty where they have none."""
+        names = () if self.contract is None else self.contract.data.class_names
+        return names if len(names) == self.num_classes else ()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, where the data were a table; else empty."""
+        names = feature_names(self.provenance.get("encoding", ()))
+        return names if self.x.shape[1:] == (len(names),) else ()
+
     @property
     def is_soft(self) -> bool:
         """Whether `y` is real-valued targets rather than integer labels."""
@@ -237,6 +160,13 @@ class Coreset:
         return (self.y * self.learned.get("logit_scale", 1.0)).softmax(1)
 
     @property
+    def probabilities(self) -> Tensor:
+        """Of every class for each point, (M, classes): what a network is to be trained on."""
+        if self.is_soft:
+            return self.targets
+        return one_hot(self.y, self.num_classes).to(self.weight.dtype)
+
+    @property
     def learned(self) -> dict[str, float]:
         """Positive numbers learned with the points (`logit_scale`, `ridge`, ...), checked, as the
         file may be anyone's.
@@ -260,32 +190,45 @@ class Coreset:
     def with_provenance(self, **entries: Any) -> "Coreset":
         return replace(self, provenance={**self.provenance, **entries})
 
+    def to(self, device: torch.device | str) -> "Coreset":
+        """The same points on a device."""
+        return self._mapped(lambda values: values.to(device))
 
-def _problem_of(examples: Examples, num_classes: int) -> tuple[str, str] | None:
-    """Code and sentence of the first thing wrong with a split, if any."""
-    x, y = examples
-    shape = tuple(x.shape)
-    if len(x) != len(y):
-        return "lengths-differ", f"{len(x)} inputs but {len(y)} labels"
-    if len(x) == 0:
-        return "no-examples", "it is empty"
-    if y.dtype != torch.int64 or y.ndim != 1:
-        return "labels", f"labels must be a vector of integers, not {tuple(y.shape)} {y.dtype}"
-    if y.min() < 0 or y.max() >= num_classes:
-        span = f"{int(y.min())} to {int(y.max())}"
-        with_classes = f"with {num_classes} classes they must lie in 0..{num_classes - 1}"
-        return "labels", f"labels run from {span}; {with_classes}"
-    if x.ndim < 2:
-        return "shape", "inputs must be images or feature vectors, not one number each"
-    if 0 in shape[1:]:
-        return "shape", f"inputs are empty: each has shape {shape[1:]}"
-    if x.dtype == torch.uint8:
-        if x.ndim == 4:
-            return None
-        return "shape", f"images must be (n, channels, height, width), not {shape}"
-    if not x.is_floating_point():
-        return "dtype", f"inputs must be uint8 images or floats, not {x.dtype}"
-    blocks = (block.flatten(1) for block in torch.split(x, 4096))
-    if num_bad := sum(int((~torch.isfinite(block).all(1)).sum()) for block in blocks):
-        return "not-finite", f"{num_bad} of {len(x)} inputs hold NaN or infinite values"
-    return None
+    def dataset(self) -> TensorDataset:
+        """A torch data set of (x, target probabilities, weight), in the data's own units."""
+        if self.is_encoded:
+            raise DataError(
+                "the images of this coreset hold several each, which infer and evaluate take apart;"
+                " objectives.multiformation.decode makes them points of their own",
+                code="encoded-images",
+            )
+        return TensorDataset(self.x, self.probabilities, self.weight)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        format: Literal["safetensors", "npz", "csv", "png"] | None = None,
+    ) -> None:
+        """Write the points to a .safetensors, .npz or .csv file, or, with the format "png", to a
+        folder of pictures.
+        """
+        from pseudocore.store import export  # it imports this module
+
+        export.export(self, path, format)
+
+    def to_frame(self, library: Literal["pandas", "polars"] = "pandas") -> Any:
+        """A frame with one row per point: label, weight, probabilities and values."""
+        from pseudocore.store import export  # it imports this module
+
+        return export.to_frame(self, library)
+
+    def to_hf(self) -> Any:
+        """A Hugging Face `datasets.Dataset` with one row per point."""
+        from pseudocore.store import export  # it imports this module
+
+        return export.to_hf(self)
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Coreset":
+        tensors = {"x": self.x, "y": self.y, "weight": self.weight, "indices": self.indices}
+        changed: Any = {n: None if t is None else change(t) for n, t in tensors.items()}
+        return replace(self, **changed)

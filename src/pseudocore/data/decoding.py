@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from pseudocore.core.errors import DataError
-from pseudocore.data.reading import damaged, optional_module
+from pseudocore.core.optional import optional_module
+from pseudocore.data.reading import damaged
 from pseudocore.data.resize import resized
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.optional import optional_module
 from pseudocore.data.decoding import array_of, stacked
 from pseudocore.data.frames import table_of_arrow
-from pseudocore.data.reading import Half, Raw, Reading, optional_module
+from pseudocore.data.reading import Half, Raw, Reading
 from pseudocore.data.tables import Rows, take_target
 
 _PREFIX = "hf://"

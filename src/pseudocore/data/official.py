@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from pseudocore.core.optional import optional_module
 from pseudocore.core.types import Dataset, Examples
-from pseudocore.data.reading import class_names, damaged, existing, optional_module
+from pseudocore.data.reading import class_names, damaged, existing
 from pseudocore.data.unpickle import unpickle
 
 IDX_FILES = (

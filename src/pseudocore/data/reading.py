@@ -1,6 +1,5 @@
 """What the readers of data sets share: how to read, what they return, class names, refusals."""
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,12 +110,3 @@ def damaged(path: Path, what: str) -> DataError:
     return DataError(
         f"{path} {what}; it is damaged or another file", code="damaged-data", path=path
     )
-
-
-def optional_module(name: str, package: str, extra: str) -> Any:
-    """A module of an optional package, imported on first use."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        message = f'this needs {package}; pip install "pseudocore[{extra}]"'
-        raise DataError(message, code="missing-package", package=package) from error

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from pseudocore.core.errors import DataError
+from pseudocore.core.optional import optional_module
 from pseudocore.data.frames import table_of_arrow
-from pseudocore.data.reading import Half, Raw, Reading, optional_module
+from pseudocore.data.reading import Half, Raw, Reading
 from pseudocore.data.tables import Rows, Table, is_number, take_target
 
 GAPS = frozenset(["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "?"])

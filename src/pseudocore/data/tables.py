@@ -33,19 +33,6 @@ class Column(NamedTuple):
 class Encoding(NamedTuple):
     columns: tuple[Column, ...]
 
-    @property
-    def feature_names(self) -> list[str]:
-        """Such as `age`, `colour=blue`, `colour=red`."""
-        return [
-            name
-            for column in self.columns
-            for name in (
-                [column.name]
-                if column.values is None
-                else [f"{column.name}={value}" for value in column.values]
-            )
-        ]
-
     def describe(self) -> list[dict[str, Any]]:
         """Plain values, the inverse of `encoding_from`."""
         return [

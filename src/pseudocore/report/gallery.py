@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pseudocore.core.types import Coreset
 from pseudocore.report import svg
-from pseudocore.store.export import encode_png, to_uint8
+from pseudocore.store.png import encode_png, to_uint8
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

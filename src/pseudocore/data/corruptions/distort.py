@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pseudocore.core.errors import DataError
+from pseudocore.core.optional import optional_module
 from pseudocore.core.rng import Rng
 from pseudocore.data.corruptions import warp
-from pseudocore.data.reading import optional_module
 
 Distortion = Callable[[Tensor, int, Sequence[Rng]], Tensor]
 
