@@ -50,6 +50,7 @@ FIELDS: dict[str, Effect | str] = {
     "pretrain_augment": Effect(problem=AUGMENTED),
     "pretrain_weight_decay": Effect(other=0.5),
     "strategy": Effect(other="crop"),
+    "weight_lr": Effect({"weighting": "learned"}),
 }
 """What these fields need, whoever has them."""
 NETWORK = {

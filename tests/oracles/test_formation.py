@@ -251,7 +251,11 @@ def on_tiles(state: Any) -> Any:
     kept = stored(state)
     tiles = kept._replace(
         x=multiformation.split(kept.x, 2),
-        **({"y": multiformation.repeat(kept.y, 2)} if hasattr(kept, "y") else {}),
+        **{
+            name: multiformation.repeat(getattr(kept, name), 2)
+            for name in ("y", "log_weight")
+            if hasattr(kept, name)
+        },
     )
     if not hasattr(state, "learned"):
         tiles = tiles._replace(velocity=torch.zeros_like(tiles.x))
@@ -291,7 +295,9 @@ def test_mirrored_a_step_is_that_of_twice_the_points_pulled_back(
     state = method.init(problem, RNG("init"))
     after, info = method.step(problem, state, RNG)
     learned = state.learned._replace(
-        x=torch.cat([state.learned.x, state.learned.x.flip(3)]), y=state.learned.y.repeat(2, 1)
+        x=torch.cat([state.learned.x, state.learned.x.flip(3)]),
+        y=state.learned.y.repeat(2, 1),
+        log_weight=state.learned.log_weight.repeat(2),
     )
     both = state._replace(
         learned=learned, average=learned, moments=type(learned)(*map(start, learned))
@@ -331,7 +337,9 @@ def test_the_pool_trains_on_mirror_images_too(problem: Problem) -> None:
     state = VBPC(**few, mirror=True).init(problem, RNG("init"))
     after, _ = VBPC(**few, mirror=True).step(problem, state, RNG)
     learned: Any = state.learned._replace(
-        x=multiformation.mirrored(state.learned.x), y=state.learned.y.repeat(2, 1)
+        x=multiformation.mirrored(state.learned.x),
+        y=state.learned.y.repeat(2, 1),
+        log_weight=state.learned.log_weight.repeat(2),
     )
     both = state._replace(
         learned=learned, average=learned, moments=type(learned)(*map(start, learned))

@@ -142,6 +142,18 @@ def test_regression_is_that_of_numpy() -> None:
     np.testing.assert_allclose(ours.numpy(), others.numpy() / 3 @ weights, rtol=1e-10)
 
 
+def test_weighted_regression_is_that_of_numpy() -> None:
+    """By least squares with every error weighed, as if points came more than once."""
+    features, others, y = (Rng(2)(name).normal(4, 9, dtype=torch.float64) for name in "foy")
+    weight = torch.tensor([0.25, 0.5, 1.25, 2.0], dtype=torch.float64)
+    gram, cross = inner_products(features, others)
+    ours = regression.regress(gram, cross, y, ridge=0.05, weight=weight)
+    phi, w = features.numpy() / 3, weight.numpy()
+    ridge = 0.05 * (w * (phi**2).sum(1)).sum() / 4
+    weights = np.linalg.solve((phi.T * w) @ phi + ridge * np.eye(9), (phi.T * w) @ y.numpy())
+    np.testing.assert_allclose(ours.numpy(), others.numpy() / 3 @ weights, rtol=1e-10)
+
+
 def test_a_matrix_that_is_not_positive_gives_no_predictions() -> None:
     gram = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
     assert regression.regress(gram, gram, torch.eye(2), ridge=1e-9).isnan().all()

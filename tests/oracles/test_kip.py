@@ -207,7 +207,7 @@ def test_the_coreset_carries_scale_and_ridge(problem: Problem) -> None:
     coreset = kip.coreset(problem, state)
     assert coreset.learned == {
         "logit_scale": pytest.approx(math.exp(state.learned.log_scale)),
-        "ridge": 0.05,
+        "ridge": pytest.approx(0.05 * problem.num_train / len(coreset)),
     }
     torch.testing.assert_close(problem.inputs(coreset.x), state.learned.x)
     assert torch.equal(coreset.y, state.learned.y)

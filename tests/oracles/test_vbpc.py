@@ -20,6 +20,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.data import digits
 from pseudocore.data import preprocessing as whiten
+from pseudocore.inference.last_layer_vi import LastLayerVI
 from pseudocore.methods.bayes.vbpc import VBPC, FRePo, VBPCLearned, VBPCState
 from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP, Linear
@@ -54,12 +55,17 @@ class Scene(NamedTuple):
 
 
 def scene(method: Any, problem: Problem) -> Scene:
-    """A state whose targets and scale have moved off their start, so that no gradient vanishes by
-    symmetry.
+    """A state whose targets, scale and weights have moved off their start, so that no gradient
+    vanishes by symmetry.
     """
     state = method.init(problem, RNG("init"))
     y = state.learned.y + 0.1 * RNG("y").normal(*state.learned.y.shape, dtype=torch.float64)
-    learned = state.learned._replace(y=y, log_variance=state.learned.log_variance + 0.3)
+    shift = 0.3 * RNG("weight").normal(len(y), dtype=torch.float64)
+    learned = state.learned._replace(
+        y=y,
+        log_variance=state.learned.log_variance + 0.3,
+        log_weight=state.learned.log_weight + shift,
+    )
     place = int(pool.pick(state.pool, RNG("network")))
     x, labels = problem.batch(RNG("batch").integers(problem.num_train, method.batch_size))
     return Scene(
@@ -109,10 +115,12 @@ def numpy_terms(scene: Scene, learned: VBPCLearned, active: set[bytes] | None = 
     phi, real = (numpy_features(scene, x) for x in (learned.x.numpy(), scene.x))
     if active is not None:
         active.add((phi > 0).tobytes())
-    typical = (phi**2).sum(1).mean()
+    weight = np.exp(learned.log_weight.numpy())
+    weight = weight / weight.mean()
+    typical = (weight * (phi**2).sum(1)).mean()
     r, rho = scene.method.ridge * typical, typical / variance
-    V = np.linalg.inv(rho * np.eye(phi.shape[1]) + rho / r * phi.T @ phi)
-    m = rho / r * V @ phi.T @ learned.y.numpy()
+    V = np.linalg.inv(rho * np.eye(phi.shape[1]) + rho / r * (phi.T * weight) @ phi)
+    m = rho / r * V @ (phi.T * weight) @ learned.y.numpy()
     mean, sigma, s = real @ m, np.einsum("ni,ij,nj->n", real, V, real), math.exp(learned.log_scale)
     if isinstance(scene.method, FRePo):
         sigma = np.zeros_like(sigma)
@@ -164,7 +172,10 @@ def test_vbpc_loss(small: tuple[int, Problem], changes: dict[str, Any]) -> None:
     assert float(info.loss) == pytest.approx(vbpc_loss(shown, shown.state.learned), rel=1e-10)
 
 
-@pytest.mark.parametrize("changes", [{}, {"learn_variance": True, "kl_weight": 1.0}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"weighting": "learned"}, {"learn_variance": True, "kl_weight": 1.0}],
+)
 def test_vbpc_gradient(
     small: tuple[int, Problem], changes: dict[str, Any], differentiate: Differentiate
 ) -> None:
@@ -175,6 +186,7 @@ def test_vbpc_gradient(
         "y",
         "log_scale",
         *(("log_variance",) if shown.method.learn_variance else ()),
+        *(("log_weight",) if shown.method.weighting == "learned" else ()),
     ):
 
         def loss(at: Tensor, part: str = part) -> float:
@@ -183,6 +195,8 @@ def test_vbpc_gradient(
         expected = differentiate(loss, getattr(learned, part))
         assert distance(getattr(gradient, part), expected) < TOLERANCE, part
     assert len(active) == 1  # no difference was taken across the kink of a ReLU
+    if shown.method.weighting != "learned":
+        assert not gradient.log_weight.any()
 
 
 def test_frepo_loss(small: tuple[int, Problem]) -> None:
@@ -336,7 +350,31 @@ def test_the_coreset_carries_what_was_learned(make_problem: MakeProblem) -> None
     assert numbers["prior_variance"] == pytest.approx(
         math.exp(state.learned.log_variance), rel=1e-12
     )
-    assert numbers["ridge"] == 0.05
+    assert numbers["ridge"] == pytest.approx(0.05 * 45 / 6)  # the noise of a point of weight 1
+    ones = replace(method, weighting="ones").coreset(problem, state)
+    assert ones.provenance["posterior"]["ridge"] == 0.05
+
+
+@pytest.mark.parametrize("method", [VBPC, FRePo])
+def test_the_sum_of_weights_changes_no_prediction(method: Any, make_problem: MakeProblem) -> None:
+    """The coreset's ridge makes up for it, so weights N / M give what weights 1 gave."""
+    problem = make_problem(MLP(width=8))
+    few = settings(num_steps=4)
+    predictions = []
+    for weighting in ("mass", "ones"):
+        made = method(**few, weighting=weighting)
+        coreset = made.coreset(problem, run(made, problem)[-1])
+        vi = LastLayerVI(num_steps=3)
+        predictions.append(vi.fit(problem, coreset, RNG)(problem.data.test.x))
+    torch.testing.assert_close(*predictions, rtol=1e-8, atol=1e-8)
+
+
+def test_learned_weights_sum_to_the_size_of_the_data(make_problem: MakeProblem) -> None:
+    problem, method = make_problem(), VBPC(**settings(weighting="learned", weight_lr=0.1))
+    weight = method.coreset(problem, run(method, problem)[-1]).weight
+    assert float(weight.sum()) == pytest.approx(45)
+    assert float(weight.std()) > 0.1
+    assert (weight > 0).all()
 
 
 @pytest.mark.parametrize("augment_on", ["data", "both"])

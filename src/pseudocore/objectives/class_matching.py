@@ -25,7 +25,7 @@ from pseudocore.core.types import Coreset, Statistics
 from pseudocore.objectives import multiformation, unroll
 from pseudocore.objectives.image_sgd import ImageSGDSettings, ImagesInfo, ImagesState, coreset
 from pseudocore.objectives.initial import Initial
-from pseudocore.objectives.trajectory import MeanLoss, repeat_weight, tiled
+from pseudocore.objectives.trajectory import MeanLoss, tiled
 from pseudocore.objectives.unroll import View, augment_vjp
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.execution import map_independent
@@ -118,7 +118,7 @@ class TrainedMatchingSettings(MatchingSettings):
             return theta
         x, y = multiformation.decode(images.x, images.y, factor=self.formation)
         weight = self.relative_weights(problem, images.x)
-        energy = MeanLoss(problem, y, weight=repeat_weight(weight, self.formation))
+        energy = MeanLoss(problem, y, weight=multiformation.repeat_weight(weight, self.formation))
         options: Any = {"num_steps": self.num_inner_steps, "step_size": self.inner_lr}
         return unroll.descend(energy, view, theta, x, rng, **options)
 

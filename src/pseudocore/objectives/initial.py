@@ -39,6 +39,14 @@ class PointSettings(Budget):
         # filled, as a captured step cannot copy from the host
         return torch.cat([like.new_full((num,), size / num) for size, num in pairs])
 
+    def mean_weight(self, problem: Problem) -> float:
+        """Of the images that networks see: what the noise of a point of weight 1 is multiplied by,
+        so that Gaussian posteriors are the same whatever weights sum to.
+        """
+        if self.weighting == "ones":
+            return 1.0
+        return problem.num_train / (sum(self.counts(problem)) * self.num_shown)
+
     def relative_weights(self, problem: Problem, like: Tensor) -> Tensor | None:
         """Weights (M,) in a mean over points; None where all are equal."""
         pairs = zip(problem.data.class_counts.tolist(), self.counts(problem), strict=True)

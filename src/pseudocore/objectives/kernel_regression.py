@@ -1,10 +1,10 @@
 r"""Kernel ridge regression on a few points, its loss on real data, and one step that reduces it.
 
-$$ \hat f(x) = k_{xS}\left(K_{SS} + r I\right)^{-1} \hat Y, \qquad
+$$ \hat f(x) = k_{xS}\left(K_{SS} + r W^{-1}\right)^{-1} \hat Y, \qquad
    \mathcal L = \tfrac1{2|B|} \sum_{(x, y) \in B} \lVert \hat f(x) - \bar y \rVert^2 $$
 
-with $\bar y$ the centred one-hot label and $r$ relative to the mean of the diagonal of $K_{SS}$, so
-that it means the same for every kernel.
+with $\bar y$ the centred one-hot label, $W$ the points' weights over their mean, and $r$ relative to
+the weighted mean of the diagonal of $K_{SS}$, so that it means the same for every kernel.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,10 +51,18 @@ def centred(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
     return (y.unsqueeze(1) == classes).to(dtype) - 1 / num_classes
 
 
-def regress(gram: Tensor, cross: Tensor, y: Tensor, *, ridge: float) -> Tensor:
-    """Predictions (n, classes) from kernels and targets; NaN where the Cholesky factor fails."""
+def regress(
+    gram: Tensor, cross: Tensor, y: Tensor, *, ridge: float, weight: Tensor | None = None
+) -> Tensor:
+    """Predictions (n, classes) from kernels, targets and weights of mean 1; NaN where the Cholesky
+    factor fails.
+    """
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    cholesky, failed = torch.linalg.cholesky_ex(gram + ridge * gram.diagonal().mean() * identity)
+    if weight is None:
+        noise = ridge * gram.diagonal().mean() * identity
+    else:
+        noise = ridge * (weight * gram.diagonal()).mean() * weight.reciprocal().diag()
+    cholesky, failed = torch.linalg.cholesky_ex(gram + noise)
     cholesky = torch.where(failed == 0, cholesky, torch.nan)  # a failed factor may look like one
     factor = torch.linalg.solve_triangular(cholesky, identity, upper=False)
     predictions: Tensor = cross @ (factor.mT @ (factor @ y))

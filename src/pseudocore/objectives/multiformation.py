@@ -67,6 +67,11 @@ def repeat(y: Tensor, factor: int) -> Tensor:
     return y if factor == 1 else y.unsqueeze(1).expand(-1, factor**2, *y.shape[1:]).flatten(0, 1)
 
 
+def repeat_weight(weight: Tensor | None, factor: int) -> Tensor | None:
+    """The relative weight of every tile, given that of every stored image."""
+    return None if weight is None else repeat(weight, factor)
+
+
 def mirrored(x: Tensor) -> Tensor:
     """Images (M, channels, height, width), followed by their mirror images, (2M, ...)."""
     return torch.cat([x, x.flip(-1)])

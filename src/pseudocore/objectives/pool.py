@@ -61,16 +61,17 @@ def advance(
     *,
     step_size: float,
     max_age: int,
+    weight: Tensor | None = None,
 ) -> Pool:
-    """The pool after one Adam step on squared error of the network at `place`, which is replaced by
-    a fresh one when it reaches `max_age`.
+    """The pool after one Adam step on (weighted) squared error of the network at `place`, which is
+    replaced by a fresh one when it reaches `max_age`.
     """
     theta, moments, age = tree_map(lambda part: part.index_select(0, place), pool)
 
     def loss(theta: Tensor) -> Tensor:
         with problem.fast():
             logits = problem.model.logits(theta, x)
-        return mean_squared_error(logits.to(y.dtype), y)
+        return mean_squared_error(logits.to(y.dtype), y, weight)
 
     gradient = autodiff.grad(loss)(theta[0])
     change, moments = adam(gradient.unsqueeze(0), moments, step_size)

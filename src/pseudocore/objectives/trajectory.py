@@ -161,14 +161,12 @@ def energy_and_view(
     `weight`, of mean 1, is that of the images.
     """
     energy = MeanLoss(
-        problem, multiformation.repeat(y, factor), loss, repeat_weight(weight, factor)
+        problem,
+        multiformation.repeat(y, factor),
+        loss,
+        multiformation.repeat_weight(weight, factor),
     )
     return energy, view_of(problem, factor=factor)
-
-
-def repeat_weight(weight: Tensor | None, factor: int) -> Tensor | None:
-    """The relative weight of every tile, given that of every stored image."""
-    return None if weight is None else multiformation.repeat(weight, factor)
 
 
 def near(theta: Tensor, noise: float, rng: Rng, *, num: int, batch: int = 1) -> Iterator[Tensor]:

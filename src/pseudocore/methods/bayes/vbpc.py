@@ -36,7 +36,11 @@ Deviations:
       prediction; the outer gradient does not follow that dependence.
   D4. With `mirror` every image is used beside its mirror image, here and in every inference on the
       coreset, as in FRePo's public code: M is then twice as many (off by default).
-  D5. The coreset is an exponential moving average of the iterates when `averaging` > 0 (off by
+  D5. Points have weights $w$ (the paper's are 1): row m of $\Phi$ and $\hat Y$ is multiplied by
+      $\sqrt{w_m / \bar w}$, so that the posterior does not depend on what weights sum to, and the
+      coreset's own `ridge`, the noise of a point of weight 1, is $\bar w$ times the setting.
+      Learned weights are $N \operatorname{softmax}(z)$ with $z$ moved by Adam like all else.
+  D6. The coreset is an exponential moving average of the iterates when `averaging` > 0 (off by
       default).
 """
 
@@ -64,11 +68,12 @@ class VBPCLearned(NamedTuple):
     y: Tensor  # targets (M, classes)
     log_scale: Tensor  # () of the factor from last-layer outputs to logits
     log_variance: Tensor  # () of the prior, relative
+    log_weight: Tensor  # (M,)
 
 
 class VBPCState(NamedTuple):
     learned: VBPCLearned
-    average: VBPCLearned  # moving average of the iterates (D5)
+    average: VBPCLearned  # moving average of the iterates (D6)
     moments: Any  # Adam's, a VBPCLearned of Moments
     pool: Pool
     step: Tensor  # () steps taken
@@ -82,6 +87,13 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
 
     image_lr: Positive = 0.01
     """Adam's step size on (normalised) images and the logit scale; falls to 0 along a cosine."""
+    weighting: Literal["mass", "ones", "learned"] = "mass"  # type: ignore[assignment]
+    """Weight of a point: its class's examples divided by its class's points, so that weights sum to
+    the size of the training set; 1, as in the published table; or learned with the points, from
+    mass and with the same sum.
+    """
+    weight_lr: Positive = 0.01
+    """Adam's step size on the logarithm of learned weights; falls to 0 along a cosine."""
     augment_on: Literal["data", "both"] = "data"
     """Whether augmentation, if any, acts on the real batch alone or on the coreset too."""
     mirror: bool = False
@@ -113,7 +125,8 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
             [self.logit_scale, self.initial_variance()], dtype=problem.dtype, device=problem.device
         ).log()
         targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
-        learned = VBPCLearned(x, targets, numbers[0], numbers[1])
+        log_weight = self.weights(problem, targets).log()
+        learned = VBPCLearned(x, targets, numbers[0], numbers[1], log_weight)
         networks = pool.fill(problem, rng("pool"), size=self.pool_size, max_age=self.max_age)
         return VBPCState(learned, learned, start(learned), networks, x.new_zeros(()))
 
@@ -137,9 +150,10 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
             return self.loss(problem, points, features, real, y)
 
         decay = cosine(state.step, self.num_steps)
-        rates = [decay * self.image_lr, decay * self.label_lr, *[decay * self.image_lr] * 2]
+        weight_lr = self.weight_lr if self.weighting == "learned" else 0.0
+        rates = [self.image_lr, self.label_lr, self.image_lr, self.image_lr, weight_lr]
         new, moments, info = kernel_regression.step(
-            objective, state.learned, state.moments, rates, y
+            objective, state.learned, state.moments, [decay * rate for rate in rates], y
         )
         average = tree_map(
             lambda old, part: old + (1 - self.averaging) * (part - old), state.average, new
@@ -154,29 +168,40 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
             rng("fresh"),
             step_size=self.pool_lr,
             max_age=self.max_age,
+            weight=self.relative(points),
         )
         return VBPCState(new, average, moments, networks, state.step + 1), info
 
     def coreset(self, problem: Problem, state: VBPCState) -> Coreset:
-        x, y, log_scale, log_variance = state.average
+        x, y, log_scale, log_variance, log_weight = state.average
         numbers = {
             "logit_scale": log_scale.exp().item(),
             "prior_variance": log_variance.exp().item(),
-            "ridge": self.ridge,
+            "ridge": self.ridge * self.mean_weight(problem),
         }
         provenance = {
             "posterior": numbers,
             **multiformation.provenance(factor=self.formation, mirror=self.mirror),
         }
-        weight = self.weights(problem, y).cpu()
-        return Coreset(problem.pixels(x).cpu(), y.cpu(), weight, provenance=provenance)
+        weight = self.weights(problem, y)
+        if self.weighting == "learned":
+            weight = problem.num_train * log_weight.softmax(0)
+        return Coreset(problem.pixels(x).cpu(), y.cpu(), weight.cpu(), provenance=provenance)
+
+    def relative(self, points: VBPCLearned) -> Tensor | None:
+        """Weights of decoded points over their mean."""
+        if self.weighting == "ones":
+            return None
+        log_weight = points.log_weight
+        log_weight = log_weight if self.weighting == "learned" else log_weight.detach()
+        return len(log_weight) * log_weight.softmax(0)
 
     def _decode(self, learned: VBPCLearned) -> VBPCLearned:
-        """With the images and targets that networks see."""
-        x, y = multiformation.decode(
-            learned.x, learned.y, factor=self.formation, mirror=self.mirror
+        """With the images, targets and weights that networks see."""
+        x, y, log_weight = multiformation.decode(
+            learned.x, learned.y, learned.log_weight, factor=self.formation, mirror=self.mirror
         )
-        return learned._replace(x=x, y=y)
+        return learned._replace(x=x, y=y, log_weight=log_weight)
 
 
 @methods.register("vbpc", kind="bayes", paper="VBPC 2025, arXiv 2502.21143")
@@ -198,7 +223,13 @@ class VBPC(FeatureRegression):
         self, problem: Problem, learned: VBPCLearned, features: Tensor, real: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor]:
         variance = learned.log_variance.exp() if self.learn_variance else self.prior_variance
-        posterior = gaussian.fit(features, learned.y, ridge=self.ridge, prior_variance=variance)
+        posterior = gaussian.fit(
+            features,
+            learned.y,
+            ridge=self.ridge,
+            prior_variance=variance,
+            weight=self.relative(learned),
+        )
         mean, spread = gaussian.predict(posterior, real)
         log_probs = gaussian.log_probs(mean, spread, learned.log_scale.exp())
         nll = -label_log_likelihood(log_probs, y).mean()
@@ -217,6 +248,12 @@ class FRePo(FeatureRegression):
     def loss(
         self, problem: Problem, learned: VBPCLearned, features: Tensor, real: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor]:
-        posterior = gaussian.fit(features, learned.y, ridge=self.ridge, prior_variance=1e-6)
+        posterior = gaussian.fit(
+            features,
+            learned.y,
+            ridge=self.ridge,
+            prior_variance=1e-6,
+            weight=self.relative(learned),
+        )
         mean, _ = gaussian.predict(posterior, real)
         return kernel_regression.loss(mean, y, learned.log_scale)  # D2

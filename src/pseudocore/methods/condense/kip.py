@@ -42,6 +42,7 @@ from pseudocore.core.types import Coreset
 from pseudocore.objectives import kernel_regression, multiformation
 from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
+from pseudocore.objectives.multiformation import repeat_weight
 from pseudocore.objectives.network_kernels import DenseKernel, Kernel, feature_kernel
 from pseudocore.training.optimisers import cosine, start
 
@@ -87,10 +88,12 @@ class KIP(ImageSettings, RegressionSettings):
         real, y = problem.batch(index)
         real = real if problem.augment is None else problem.augment(real, rng("augment"))
         kernel = self._kernel(problem, state.learned.x, real, rng)
+        relative = self.relative_weights(problem, state.learned.y)
+        weight = repeat_weight(relative, self.formation)
 
         def objective(learned: KIPLearned) -> tuple[Tensor, Tensor]:
             x, targets = multiformation.decode(learned.x, learned.y, factor=self.formation)
-            mean = kernel_regression.regress(*kernel(x), targets, ridge=self.ridge)
+            mean = kernel_regression.regress(*kernel(x), targets, ridge=self.ridge, weight=weight)
             return kernel_regression.loss(mean, y, learned.log_scale)
 
         decay = cosine(state.step, self.num_steps)
@@ -102,7 +105,10 @@ class KIP(ImageSettings, RegressionSettings):
 
     def coreset(self, problem: Problem, state: KIPState) -> Coreset:
         x, y, log_scale = state.learned
-        numbers = {"logit_scale": log_scale.exp().item(), "ridge": self.ridge}
+        numbers = {
+            "logit_scale": log_scale.exp().item(),
+            "ridge": self.ridge * self.mean_weight(problem),
+        }
         provenance = {"posterior": numbers, **multiformation.provenance(factor=self.formation)}
         weight = self.weights(problem, y).cpu()
         return Coreset(problem.pixels(x).cpu(), y.cpu(), weight, provenance=provenance)

@@ -162,9 +162,10 @@ class LabelDistillationRidge(RegressionSettings, PoolSettings):
         real, y = problem.batch(index)
         real = real if problem.augment is None else problem.augment(real, rng("augment"))
         kernels = feature_kernel(problem, [theta], x, real)(x)
+        weight = self.relative_weights(problem, state.learned.y)
 
         def objective(learned: LDRidgeLearned) -> tuple[Tensor, Tensor]:
-            mean = kernel_regression.regress(*kernels, learned.y, ridge=self.ridge)
+            mean = kernel_regression.regress(*kernels, learned.y, ridge=self.ridge, weight=weight)
             return kernel_regression.loss(mean, y, learned.log_scale)
 
         rates = [self.label_lr * cosine(state.step, self.num_steps)] * 2
@@ -180,13 +181,17 @@ class LabelDistillationRidge(RegressionSettings, PoolSettings):
             rng("fresh"),
             step_size=self.pool_lr,
             max_age=self.max_age,
+            weight=weight,
         )
         return LDRidgeState(new, moments, networks, state.indices, state.step + 1), info
 
     def coreset(self, problem: Problem, state: LDRidgeState) -> Coreset:
         y, log_scale = state.learned
-        logit_scale = log_scale.exp().item()
-        return _labelled(problem, self, state.indices, y, logit_scale=logit_scale, ridge=self.ridge)
+        numbers = {
+            "logit_scale": log_scale.exp().item(),
+            "ridge": self.ridge * self.mean_weight(problem),
+        }
+        return _labelled(problem, self, state.indices, y, **numbers)
 
 
 def _labelled(
