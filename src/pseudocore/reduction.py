@@ -18,6 +18,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, NeedsExperts, NeedsReference, Selector
 from pseudocore.expert_training import with_experts
+from pseudocore.inference.last_layer_vi import calibrated
 from pseudocore.models import custom
 from pseudocore.presets import read as read_preset
 from pseudocore.references import with_reference
@@ -152,7 +153,8 @@ def run_reduction(
                 **loop_options,
             )
     outcome = _check_reach(outcome, problem)
-    coreset = outcome.coreset.with_provenance(
+    coreset = calibrated(problem, outcome.coreset, Rng(reduction.seed)("last-layer"))
+    coreset = coreset.with_provenance(
         **reduction.to_config(),
         num_steps=outcome.num_steps,
         status=outcome.status,

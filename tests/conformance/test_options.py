@@ -79,6 +79,7 @@ OF: dict[str, Mapping[str, Effect | str]] = {
         "bias_variance": Effect({"kernel": "ntk"}),
         "kernel_depth": Effect({"kernel": "ntk"}),
     },
+    "last-layer-vi": {"likelihood": Effect(other="categorical")},
     "laplace": {"num_draws": Effect({"predictive": "mc"})},
     "ld-rr": POOL,
     "lcmat-s": {"num_dimensions": Effect({"rho": 5.0}, other=1), "rho": Effect(other=5.0)},

@@ -1,5 +1,5 @@
-r"""objectives/last_layer_gaussian.py, whose largest matrix is M × M, against the h × h forms it
-stands for.
+r"""objectives/last_layer_gaussian.py, which solves in the smaller of two spaces, against the h × h
+forms it stands for.
 
 The reference is Bayesian linear regression in the paper's own parameters, written out densely:
 noise precision γ/β_S, prior precision ρ, $V = (\rho I + \frac{\gamma}{\beta_S}\Phi^\top
@@ -113,7 +113,7 @@ def test_scaling_the_features_changes_no_prediction(case: Case) -> None:
 
 def test_mean(case: Case) -> None:
     posterior, reference = fit(case), dense(case)
-    assert distance(posterior.features.T @ posterior.coefficients, reference.mean) < TOLERANCE
+    assert distance(posterior.mean, reference.mean) < TOLERANCE
     assert (
         distance(gaussian.predict(posterior, case.test)[0], case.test @ reference.mean) < TOLERANCE
     )
@@ -194,6 +194,77 @@ def test_a_weight_is_a_repetition() -> None:
         gaussian.predict(weighted, test), gaussian.predict(repeated, test), strict=True
     ):
         assert distance(ours, theirs) < TOLERANCE
+
+
+def test_both_spaces_give_the_same_posterior(case: Case) -> None:
+    """Points without weight add rows and nothing else: with enough of them the feature space is the
+    smaller one, as it is not without.
+    """
+    few, num = case._replace(features=case.features[:2], y=case.y[:2]), len(case.features[0]) + 1
+    weight = None if case.weight is None else case.weight[:2]
+    ones = torch.ones(2, dtype=torch.float64) if weight is None else weight
+    padded = Case(
+        torch.cat([few.features, Rng(1).normal(num, num - 1, dtype=torch.float64)]),
+        torch.cat([few.y, Rng(2).normal(num, NUM_CLASSES, dtype=torch.float64)]),
+        torch.cat([ones, torch.zeros(num, dtype=torch.float64)]),
+        case.test,
+    )
+    short, long = fit(few._replace(weight=weight)), fit(padded)
+    assert (len(short.features), len(long.features)) == (2, 0)
+    assert distance(long.mean, short.mean) < TOLERANCE
+    for one, other in zip(
+        gaussian.predict(short, case.test), gaussian.predict(long, case.test), strict=True
+    ):
+        assert distance(one, other) < TOLERANCE
+    assert distance(gaussian.kl(short), gaussian.kl(long)) < TOLERANCE
+
+
+def test_an_intercept_is_a_feature_with_a_prior_of_its_own(case: Case) -> None:
+    """Of intercept² times the prior variance of an output at a typical point."""
+    shifted = case._replace(features=case.features + 2, test=case.test + 2)
+    numbers = gaussian.fit(shifted.features, case.y, weight=case.weight, **RELATIVE)
+    fitted = gaussian.fit(shifted.features, case.y, weight=case.weight, intercept=3.0, **RELATIVE)
+    # As columns of ones, scaled so that the prior is ρ for all.
+    scale = (9 * 0.2 * numbers.precision).sqrt()
+    ones = [scale * torch.ones(len(x), 1, dtype=x.dtype) for x in (shifted.features, shifted.test)]
+    wide = Case(
+        torch.cat([shifted.features, ones[0]], 1),
+        case.y,
+        case.weight,
+        torch.cat([shifted.test, ones[1]], 1),
+    )
+    rho = float(numbers.precision)
+    reference = dense(wide, rho / float(numbers.ridge), rho)
+    mean, variance = gaussian.predict(fitted, shifted.test)
+    assert distance(mean, wide.test @ reference.mean) < TOLERANCE
+    expected = torch.einsum("ni,ij,nj->n", wide.test, reference.covariance, wide.test)
+    assert distance(variance, expected) < TOLERANCE
+    assert distance(gaussian.with_constant(fitted, shifted.test), wide.test) < TOLERANCE
+
+
+def test_leaving_one_out_is_fitting_without_it(case: Case) -> None:
+    weight = torch.ones(len(case.y), dtype=torch.float64) if case.weight is None else case.weight
+    whole = fit(case._replace(weight=weight))
+    mean, variance = gaussian.leave_one_out(whole, case.features, case.y, weight)
+    for place in range(len(case.y)):
+        kept = torch.arange(len(case.y)) != place
+        reference = dense(Case(case.features[kept], case.y[kept], weight[kept], case.test))
+        at = case.features[place]
+        assert distance(mean[place], at @ reference.mean) < TOLERANCE
+        assert float(variance[place]) == pytest.approx(float(at @ reference.covariance @ at))
+
+
+@pytest.mark.parametrize("intercept", [0.0, 2.0])
+def test_one_decomposition_serves_all_ridges(case: Case, intercept: float) -> None:
+    weight = torch.ones(len(case.y), dtype=torch.float64) if case.weight is None else case.weight
+    options: dict[str, Any] = {"prior_variance": 0.2, "weight": weight, "intercept": intercept}
+    ridges = (0.01, 0.3)
+    each = gaussian.fit_each(case.features, case.y, ridges=ridges, **options)
+    for ridge, ours in zip(ridges, each, strict=True):
+        alone = gaussian.fit(case.features, case.y, ridge=ridge, **options)
+        assert distance(ours.mean, alone.mean) < TOLERANCE
+        spread, expected = (gaussian.predict(one, case.test)[1] for one in (ours, alone))
+        assert distance(spread, expected) < TOLERANCE
 
 
 @pytest.mark.parametrize(

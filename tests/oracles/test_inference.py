@@ -1,5 +1,6 @@
 """Inference against exact posteriors, torch's optimisers and naive averages."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
+from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
@@ -23,6 +25,7 @@ MakeProblem = Callable[..., Problem]
 
 NUM_CLASSES, M = 3, 8
 NUMBERS: dict[str, Any] = {"logit_scale": 4.0, "prior_variance": 0.3, "ridge": 0.05}
+GIVEN: dict[str, Any] = {**NUMBERS, "intercept": 0.0}
 
 
 @pytest.fixture
@@ -65,9 +68,11 @@ def plain(x: Tensor, y: Tensor, weight: Tensor | None = None, **provenance: Any)
 # --- last-layer-vi
 
 
-def regression(problem: Problem, coreset: Coreset, y: Tensor, typical: float) -> Tensor:
+def regression(
+    problem: Problem, coreset: Coreset, y: Tensor, typical: float, intercept: float = 0.0
+) -> Tensor:
     """log p at the test points by dense Bayesian linear regression on the inputs, then the probit
-    formula.
+    formula. An intercept has a prior of its own, on a column of ones.
     """
     phi, test, w = (
         problem.inputs(coreset.x).numpy(),
@@ -76,7 +81,11 @@ def regression(problem: Problem, coreset: Coreset, y: Tensor, typical: float) ->
     )
     rho = typical / NUMBERS["prior_variance"]
     noise_precision = rho / (NUMBERS["ridge"] * typical)
-    V = np.linalg.inv(rho * np.eye(6) + noise_precision * phi.T @ (w[:, None] * phi))
+    precisions = np.full(6, rho)
+    if intercept:
+        phi, test = (np.column_stack([x, np.ones(len(x))]) for x in (phi, test))
+        precisions = np.append(precisions, 1 / (NUMBERS["prior_variance"] * intercept**2))
+    V = np.linalg.inv(np.diag(precisions) + noise_precision * phi.T @ (w[:, None] * phi))
     m = noise_precision * V @ phi.T @ (w[:, None] * y.numpy())
     s, sigma = NUMBERS["logit_scale"], np.diag(test @ V @ test.T)
     logits = s * (test @ m) / np.sqrt(1 + np.pi / 8 * s**2 * sigma)[:, None]
@@ -91,10 +100,27 @@ def test_on_a_linear_model_it_is_exact_bayesian_linear_regression(
     typical = float(problem.inputs(points.x).square().sum(1).mean())
     expected = regression(problem, coreset, points.outputs, typical)
     for num_steps in (1, 5):
-        ours = LastLayerVI(num_steps=num_steps, **NUMBERS).fit(problem, coreset, Rng(0))(
+        ours = LastLayerVI(num_steps=num_steps, **GIVEN).fit(problem, coreset, Rng(0))(
             problem.data.test.x
         )
         assert (ours - expected).abs().max() < 1e-10
+
+
+def test_an_intercept_is_a_column_of_ones_under_a_prior_of_its_own(
+    problem: Problem, points: Points
+) -> None:
+    """Targets and test points are far from centred."""
+    x, outputs = points.x + 1.5, points.outputs + torch.tensor([2.0, 0.0, -1.0])
+    coreset = plain(x, outputs, points.weight)
+    norms = problem.inputs(x).square().sum(1)
+    typical = float((points.weight * norms).sum() / points.weight.sum())
+    expected = regression(problem, coreset, outputs, typical, intercept=3.0)
+    for asked, stored in (({"intercept": 3.0}, {}), ({}, {"intercept": 3.0})):
+        told = dataclasses.replace(coreset, provenance={"posterior": {**NUMBERS, **stored}})
+        fitted = LastLayerVI(num_steps=1, **asked).fit(problem, told, Rng(0))
+        assert (fitted(problem.data.test.x) - expected).abs().max() < 1e-9
+    without = regression(problem, coreset, outputs, typical)
+    assert (without - expected).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("factor", [1.0, 100.0])
@@ -107,9 +133,9 @@ def test_weights_multiply_the_likelihood(problem: Problem, points: Points, facto
         2 * directions
     )  # one norm for all, so that it does not matter how the typical one is averaged
     coreset = plain(x, points.outputs, factor * points.weight)
-    ours = LastLayerVI(num_steps=1, **NUMBERS).fit(problem, coreset, Rng(0))(problem.data.test.x)
+    ours = LastLayerVI(num_steps=1, **GIVEN).fit(problem, coreset, Rng(0))(problem.data.test.x)
     assert (ours - regression(problem, coreset, points.outputs, typical=4.0)).abs().max() < 1e-10
-    unweighted = LastLayerVI(num_steps=1, **NUMBERS).fit(problem, plain(x, points.outputs), Rng(0))(
+    unweighted = LastLayerVI(num_steps=1, **GIVEN).fit(problem, plain(x, points.outputs), Rng(0))(
         problem.data.test.x
     )
     assert (ours - unweighted).abs().max() > 1e-3
@@ -124,7 +150,7 @@ def test_a_weight_is_a_repetition(make_problem: MakeProblem, points: Points) -> 
         points.x.repeat_interleave(times, 0), points.outputs.repeat_interleave(times, 0)
     )
     ours, theirs = (
-        LastLayerVI(num_steps=5, **NUMBERS).fit(problem, c, Rng(0))(problem.data.test.x)
+        LastLayerVI(num_steps=5, **GIVEN).fit(problem, c, Rng(0))(problem.data.test.x)
         for c in (weighted, repeated)
     )
     assert (ours - theirs).abs().max() < 1e-10
@@ -135,7 +161,7 @@ def test_a_point_without_weight_is_no_point(problem: Problem, points: Points) ->
     y = torch.cat([points.outputs, points.outputs[:1]])
     weight = torch.ones(M + 1, dtype=torch.float64)
     weight[-1] = 0
-    way = LastLayerVI(num_steps=5, **NUMBERS)
+    way = LastLayerVI(num_steps=5, **GIVEN)
     ours, theirs = (
         way.fit(problem, c, Rng(0))(problem.data.test.x)
         for c in (plain(x, y, weight), plain(points.x, points.outputs))
@@ -150,34 +176,66 @@ def test_hard_labels_are_centred_one_hot_targets(
     problem = make_problem(MLP(width=width, depth=1)) if width else make_problem()
     soft = torch.eye(NUM_CLASSES, dtype=torch.float64)[points.labels] - 1 / NUM_CLASSES
     hard, centred = (
-        LastLayerVI(num_steps=5, **NUMBERS).fit(problem, plain(points.x, y), Rng(0))
+        LastLayerVI(num_steps=5, **GIVEN).fit(problem, plain(points.x, y), Rng(0))
         for y in (points.labels, soft)
     )
     assert (hard(problem.data.test.x) - centred(problem.data.test.x)).abs().max() < 1e-12
 
 
-def test_numbers_come_from_the_options_then_the_coreset_then_the_defaults(
-    problem: Problem, points: Points
-) -> None:
-    defaults = {"logit_scale": 10.0, "prior_variance": 0.01, "ridge": 0.01}
-    bare, learned = (
-        plain(points.x, points.outputs),
-        plain(points.x, points.outputs, posterior=NUMBERS),
-    )
+def test_settings_come_from_the_options_then_the_coreset(problem: Problem, points: Points) -> None:
+    bare = plain(points.x, points.outputs)
+    learned = plain(points.x, points.outputs, posterior=NUMBERS)
 
     def predict(coreset: Coreset, **options: Any) -> Tensor:
-        return LastLayerVI(num_steps=1, **options).fit(problem, coreset, Rng(0))(
-            problem.data.test.x
-        )
+        fitted = LastLayerVI(num_steps=1, **options).fit(problem, coreset, Rng(0))
+        return fitted(problem.data.test.x)
 
-    assert torch.equal(predict(bare), predict(bare, **defaults))
-    assert torch.equal(predict(learned), predict(bare, **NUMBERS))
-    assert torch.equal(predict(learned, ridge=0.5), predict(bare, **{**NUMBERS, "ridge": 0.5}))
+    assert torch.equal(predict(learned), predict(bare, **GIVEN))
+    assert torch.equal(predict(learned, ridge=0.5), predict(bare, **{**GIVEN, "ridge": 0.5}))
+    assert torch.equal(predict(learned, intercept=2.0), predict(bare, **NUMBERS, intercept=2.0))
     assert not torch.equal(predict(bare), predict(learned))
+    # A regression that keeps no prior variance has the default one.
+    few = plain(points.x, points.outputs, posterior={"logit_scale": 4.0, "ridge": 0.05})
+    assert torch.equal(predict(few), predict(bare, **{**GIVEN, "prior_variance": 0.01}))
 
 
+def test_stored_settings_count_for_their_own_likelihood(problem: Problem, points: Points) -> None:
+    """A ridge belongs to the gaussian likelihood; those of one say nothing about the other."""
+
+    def predict(likelihood: Any, **stored: float) -> Tensor:
+        coreset = plain(points.x, points.labels, **({"posterior": stored} if stored else {}))
+        fitted = LastLayerVI(num_steps=1, likelihood=likelihood).fit(problem, coreset, Rng(0))
+        return fitted(problem.data.test.x)
+
+    categorical = {"logit_scale": 0.3, "prior_variance": 2.0, "intercept": 1.0}
+    assert torch.equal(predict("categorical", **NUMBERS), predict("categorical"))
+    assert torch.equal(predict("gaussian", **categorical), predict("gaussian"))
+    assert not torch.equal(predict("gaussian", **NUMBERS), predict("gaussian"))
+    assert not torch.equal(predict("categorical", **categorical), predict("categorical"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"ridge": 0.1}, {"choose_prior": "marginal"}], ids=["ridge", "choose_prior"]
+)
+def test_what_belongs_to_the_gaussian_likelihood_is_refused_beside_the_other(
+    problem: Problem, points: Points, options: Any
+) -> None:
+    coreset = plain(points.x, points.labels)
+    with pytest.raises(ConfigError) as caught:
+        LastLayerVI(likelihood="categorical", **options).fit(problem, coreset, Rng(0))
+    assert caught.value.code == "conflicting-options"
+    assert caught.value.fields["options"] == ("likelihood", next(iter(options)))
+    asked, auto = (
+        LastLayerVI(likelihood=one, **options).fit(problem, coreset, Rng(0))
+        for one in ("gaussian", "auto")
+    )
+    x = problem.data.test.x
+    assert torch.equal(asked(x), auto(x))
+
+
+@pytest.mark.parametrize("head_start", ["zero", "random"])
 def test_training_is_torchs_adam_on_the_weighted_squared_error(
-    make_problem: MakeProblem, points: Points
+    make_problem: MakeProblem, points: Points, head_start: Any
 ) -> None:
     """Each test point's features tell its network apart, so the predictions of a network trained by
     hand are the test.
@@ -187,6 +245,9 @@ def test_training_is_torchs_adam_on_the_weighted_squared_error(
     nn.utils.vector_to_parameters(
         problem.model.init(rng("theta"), dtype=torch.float64), network.parameters()
     )
+    if head_start == "zero":
+        for parameter in network[2].parameters():
+            nn.init.zeros_(parameter)
     optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
     for _ in range(7):
         optimiser.zero_grad()
@@ -200,9 +261,8 @@ def test_training_is_torchs_adam_on_the_weighted_squared_error(
     )
     theirs = gaussian.log_probs(*gaussian.predict(posterior, test), 4.0)
     coreset = plain(points.x, points.outputs, points.weight)
-    ours = LastLayerVI(num_steps=7, step_size=3e-3, **NUMBERS).fit(problem, coreset, rng)(
-        problem.data.test.x
-    )
+    way = LastLayerVI(num_steps=7, step_size=3e-3, head_start=head_start, **GIVEN)
+    ours = way.fit(problem, coreset, rng)(problem.data.test.x)
     assert (ours - theirs).abs().max() < 1e-10
 
 

@@ -89,16 +89,22 @@ def by_split(
 
 def held_out(problem: Problem, coreset: Coreset, rng: Rng, num: int = MAX_HELD_OUT) -> Tensor:
     """Indices of up to `num` training points that are not among the coreset's, (n,)."""
-    free = torch.ones(problem.num_train, dtype=torch.bool)
-    if coreset.indices is not None:
-        free[coreset.indices.cpu()] = False
-    index = free.nonzero().flatten()
+    index = outside(problem, coreset, rng, num)
     if len(index) == 0:
         raise ConfigError(
             "the coreset holds every training point, so none is left to select settings on; "
             "give prior_scale itself",
             code="nothing-held-out",
         )
+    return index
+
+
+def outside(problem: Problem, coreset: Coreset, rng: Rng, num: int = MAX_HELD_OUT) -> Tensor:
+    """As `held_out`, but empty where there are none."""
+    free = torch.ones(problem.num_train, dtype=torch.bool)
+    if coreset.indices is not None:
+        free[coreset.indices.cpu()] = False
+    index = free.nonzero().flatten()
     return index[rng.permutation(len(index))[:num]]
 
 

@@ -8,7 +8,7 @@ $$ 2\log p(\hat Y) = Mk\log\rho - k\log\det(K + rI) - \rho\, s(r) - Mk\log 2\pi,
    s(r) = \operatorname{tr}\hat Y^\top(K + rI)^{-1}\hat Y $$
 
 whose maximum over ρ is at $\rho^* = Mk / s(r)$ in closed form; what is left, a function of r, is
-searched on a grid through the eigenvalues of K.
+searched on a grid through the eigenvalues of K, or of $\Phi^\top\Phi$ where that is smaller.
 
 **Categorical likelihood** (`laplace`). At the trained head $\hat\beta$, with $H = U^\top U + \delta
 I$ of `laplace.py`, temperature T and the eigenvalues $\lambda_i$ of $UU^\top$, Laplace's
@@ -32,6 +32,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pseudocore.objectives.last_layer_gaussian import typical_norm
+
 RIDGES = tuple(10 ** (-4 + place / 40) for place in range(241))
 """Where the ridge is searched, relative to a typical squared feature norm: 1e-4 to 100 in steps of
 6 %.
@@ -45,31 +47,44 @@ class Relative(NamedTuple):
     prior_variance: float
 
 
-def log_evidence(features: Tensor, y: Tensor, at: Relative, weight: Tensor | None = None) -> float:
-    """log p(Ŷ) of targets (M, classes) given features (M, h), in float64."""
-    values, energy, typical, num_classes = _spectral(features, y, weight)
+def log_evidence(
+    features: Tensor,
+    y: Tensor,
+    at: Relative,
+    weight: Tensor | None = None,
+    *,
+    intercept: float = 0.0,
+) -> float:
+    """log p(Ŷ) of targets (M, classes) given features (M, h), in float64; `intercept` as in
+    `last_layer_gaussian.fit`.
+    """
+    values, energy, count, typical, num_classes = _spectral(features, y, weight, intercept)
     rho, shifted = typical / at.prior_variance, values + at.ridge * typical
-    num = len(values) * num_classes
     energies = float((energy / shifted).sum())
     return 0.5 * (
-        num * math.log(rho / (2 * math.pi))
-        - num_classes * float(shifted.log().sum())
+        float(count.sum()) * num_classes * math.log(rho / (2 * math.pi))
+        - num_classes * float((count * shifted.log()).sum())
         - rho * energies
     )
 
 
 def best_gaussian(
-    features: Tensor, y: Tensor, weight: Tensor | None = None, *, ridge: float | None = None
+    features: Tensor,
+    y: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ridge: float | None = None,
+    intercept: float = 0.0,
 ) -> Relative:
     """The maximum of `log_evidence`: the prior variance exactly, the ridge on a grid unless it is
     given.
     """
-    values, energy, typical, num_classes = _spectral(features, y, weight)
+    values, energy, count, typical, num_classes = _spectral(features, y, weight, intercept)
     ridges = values.new_tensor(RIDGES if ridge is None else [ridge])
-    shifted = values + ridges[:, None] * typical  # (ridges, M)
-    num = len(values) * num_classes
+    shifted = values + ridges[:, None] * typical  # (ridges, eigenvalues)
+    num = float(count.sum()) * num_classes
     energies = (energy / shifted).sum(1)  # s(r)
-    profile = -num * energies.log() - num_classes * shifted.log().sum(1)
+    profile = -num * energies.log() - num_classes * (count * shifted.log()).sum(1)
     best = int(profile.argmax())
     return Relative(float(ridges[best]), typical * float(energies[best]) / num)
 
@@ -91,19 +106,32 @@ def best_precision(eigenvalues: Tensor, squared_norm: float, temperature: float)
     return math.exp((low + high) / 2)
 
 
-def _spectral(
-    features: Tensor, y: Tensor, weight: Tensor | None
-) -> tuple[Tensor, Tensor, float, int]:
-    """Eigenvalues of K, squared size of the targets along each eigenvector, k̄ and the number of
-    classes.
-    """
+class _Spectral(NamedTuple):
+    values: Tensor  # eigenvalues of K; where M > h the last stands for its null space
+    energy: Tensor  # squared size of the targets along each eigenvector, or in the null space
+    number: Tensor  # how many eigenvalues each stands for
+    typical: float  # k̄
+    num_classes: int
+
+
+def _spectral(features: Tensor, y: Tensor, weight: Tensor | None, intercept: float) -> _Spectral:
+    """The spectrum of K, of the smaller of ΦΦᵀ and ΦᵀΦ."""
     features, y = features.double(), y.double()
     weight = features.new_ones(len(features)) if weight is None else weight.double()
+    typical = float(typical_norm(features, weight))
+    if intercept:
+        constant = features.new_full((len(features), 1), intercept * math.sqrt(typical))
+        features = torch.cat([features, constant], 1)
     features, y = features * weight.sqrt()[:, None], y * weight.sqrt()[:, None]
-    values, vectors = torch.linalg.eigh(features @ features.mT)
-    return (
-        values.clamp_min(0),
-        (vectors.mT @ y).square().sum(1),
-        float(features.square().sum() / weight.sum()),
-        y.shape[1],
-    )
+    num, size = features.shape
+    if num <= size:
+        values, vectors = torch.linalg.eigh(features @ features.mT)
+        energy = (vectors.mT @ y).square().sum(1)
+        return _Spectral(values.clamp_min(0), energy, torch.ones_like(values), typical, y.shape[1])
+    values, vectors = torch.linalg.eigh(features.mT @ features)
+    left = features @ vectors / values.clamp_min(1e-12 * float(values.max())).sqrt()
+    energy = (left.mT @ y).square().sum(1)
+    rest = (y.square().sum() - energy.sum()).clamp_min(0)
+    count = torch.cat([torch.ones_like(values), values.new_tensor([num - size])])
+    values, energy = torch.cat([values, values.new_zeros(1)]), torch.cat([energy, rest.view(1)])
+    return _Spectral(values.clamp_min(0), energy, count, typical, y.shape[1])

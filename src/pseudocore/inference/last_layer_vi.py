@@ -1,5 +1,5 @@
-r"""Last-layer variational inference: a network trained on the coreset under the exact Gaussian over
-its last layer.
+r"""Last-layer variational inference: a network trained on the coreset under a Gaussian over its last
+layer.
 
 The prediction of VBPC (arXiv 2502.21143, §3): a fresh $\theta$ is trained on $(u, \hat y)$ with a
 Gaussian likelihood; then $m^*$ and $V^*$ of `objectives/last_layer_gaussian.py` give every test
@@ -9,10 +9,16 @@ $$ p(y \mid x) \approx \operatorname{softmax}_y\left(s\, m^{*\top}\phi(x) / \sqr
 s^2\Sigma^*(x)}\right). $$
 
 Works on any coreset: integer labels become centred one-hot targets, weights multiply the
-likelihood. The ridge, the prior variance and the logit scale $s$ are those learned with the
-coreset, when it carries some, and otherwise the defaults below.
+likelihood, and an intercept is one more feature. Where the features are the inputs themselves, a
+linear network, and the targets are labels, regression on them is a poor likelihood: the last layer
+has the categorical one instead, with the best Gaussian under Böhning's bound
+(`last_layer_categorical.py`), and nothing is trained.
 
-Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor of M × M; no draws.
+The ridge, the prior variance and the logit scale $s$ are those stored with the coreset; where there
+are none they are fitted to labels left out of it (`left_out.py`).
+
+Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor of size min(M, h);
+no draws.
 """
 
 from dataclasses import dataclass
@@ -28,19 +34,26 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.inference import left_out
+from pseudocore.inference.choose import outside
 from pseudocore.inference.evidence import best_gaussian
+from pseudocore.inference.left_out import Likelihood, Points
 from pseudocore.inference.posterior import GaussianPosterior
 from pseudocore.objectives import last_layer_gaussian as gaussian
 from pseudocore.objectives.last_layer_gaussian import mean_squared_error
+from pseudocore.objectives.multiformation import decoded
 from pseudocore.runtime import autodiff
 from pseudocore.training.loop import FitSettings, random_batch, train
 from pseudocore.training.optimisers import adam, start
 
-DEFAULTS = {"logit_scale": 10.0, "prior_variance": 0.01, "ridge": 0.01}
-"""Used for a coreset that brings none: the values VBPC starts from."""
+INTERCEPT = 10.0
+"""Prior standard deviation of an intercept, relative to that of an output at a typical point."""
 
-MAX_POINTS = 20_000
-"""Rows of the largest matrix that is factored."""
+BATCH = 1000
+"""Points whose features are computed at once."""
+
+MAX_STATISTICS = 5000
+"""Points that batch norm takes its statistics from."""
 
 OptionalPositive = Annotated[float | None, Range(above=0)]
 
@@ -53,20 +66,104 @@ class LastLayerVI(FitSettings):
     batch_size: Count = 512
     step_size: Positive = 3e-4
     """Adam's step size."""
+    head_start: Literal["zero", "random"] = "zero"
+    """Where training starts the last layer. A random one of many classes is all error, which
+    training removes at the features' cost.
+    """
+    likelihood: Literal["auto", "gaussian", "categorical"] = "auto"
+    """Of the last layer. Defaults to categorical for labels under a linear network, whose features
+    are the inputs, and to gaussian otherwise.
+    """
     logit_scale: OptionalPositive = None
-    """Factor from last-layer outputs to logits. Defaults to the coreset's own, else 10."""
+    """Factor from last-layer outputs to logits. Defaults to the coreset's own, else fitted."""
     prior_variance: OptionalPositive = None
     """Prior variance of a last-layer output at a typical point. Defaults to the coreset's own, else
-    0.01.
+    fitted.
     """
     ridge: OptionalPositive = None
-    """Relative observation noise. Defaults to the coreset's own, else 0.01."""
-    choose_prior: Literal["given", "marginal"] = "given"
-    """Whether prior_variance and ridge are those above, or those of the largest marginal
-    likelihood; a ridge that is given stays.
+    """Observation noise of a point of weight 1, relative, of the gaussian likelihood. Defaults to
+    the coreset's own, else fitted.
+    """
+    intercept: Annotated[float | None, Range(low=0)] = None
+    """Prior standard deviation of an intercept, relative to that of an output at a typical point; 0
+    is none. Defaults to the coreset's own, and to 10 for a coreset that brings no settings.
+    """
+    choose_prior: Literal["left-out", "marginal"] = "left-out"
+    """Whether settings are fitted to left-out labels, or prior_variance and ridge have the largest
+    marginal likelihood of the gaussian one, in place of stored ones.
     """
 
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> GaussianPosterior:
+        likelihood, theta = self._likelihood(problem, coreset), _initial(problem, rng)
+        known = self._known(coreset, likelihood)
+        points, statistics = _points(problem, coreset, theta, rng("statistics"))
+        fitted = left_out.choose(points, likelihood, known)
+        if not is_linear(problem):
+            theta = self._train(problem, coreset, points.y, theta, rng)
+            points, statistics = _points(problem, coreset, theta, rng("statistics"))
+        if self.choose_prior == "marginal":
+            fitted |= best_gaussian(
+                points.features,
+                points.y,
+                points.weight,
+                ridge=self.ridge,
+                intercept=known["intercept"],
+            )._asdict()
+        settings = {**known, **fitted}
+        with torch.no_grad():
+            posterior = left_out.fit(points, likelihood, settings)
+        scale = settings["logit_scale"]
+
+        def of_inputs(x: Tensor) -> Tensor:
+            return problem.model.features(theta, x, statistics).double()
+
+        def predict(raw: Tensor) -> Tensor:
+            outputs = gaussian.predict(posterior, of_inputs(problem.asked_inputs(raw)))
+            return gaussian.log_probs(*outputs, scale).to(problem.dtype)
+
+        return GaussianPosterior(
+            problem,
+            predict=predict,
+            features=lambda x: gaussian.with_constant(posterior, of_inputs(x)),
+            heads=lambda num, rng: scale * gaussian.draw(posterior, num, rng),
+            selected_settings=fitted,
+        )
+
+    def settings(self, problem: Problem, coreset: Coreset, rng: Rng) -> dict[str, float]:
+        """What to store with a coreset that brings no settings: those that fit the labels of
+        training points outside it best, or its own where it holds them all.
+        """
+        likelihood, theta = self._likelihood(problem, coreset), _initial(problem, rng)
+        known = self._known(coreset, likelihood)
+        points, statistics = _points(problem, coreset, theta, rng("statistics"))
+        index = outside(problem, coreset, rng("held-out"))
+        held_out = None
+        if len(index):
+            features = _features(problem, theta, problem.data.train.x[index], statistics)
+            y = problem.train_y[index.to(problem.device)]
+            held_out = Points(features, _one_hot(y, problem), y, features.new_ones(len(y)))
+        return {**known, **left_out.choose(points, likelihood, known, held_out)}
+
+    def _likelihood(self, problem: Problem, coreset: Coreset) -> Likelihood:
+        gaussian_asked = self.ridge is not None or self.choose_prior == "marginal"
+        if self.likelihood == "auto":
+            of_labels = coreset.targets is coreset.y
+            is_categorical = is_linear(problem) and of_labels and not gaussian_asked
+            return "categorical" if is_categorical else "gaussian"
+        if self.likelihood == "categorical" and gaussian_asked:
+            name = "choose_prior = 'marginal'" if self.ridge is None else "ridge"
+            raise ConfigError(
+                f"{name} is of the gaussian likelihood, and likelihood = 'categorical' was given; "
+                "leave one of them out",
+                code="conflicting-options",
+                options=("likelihood", name.split()[0]),
+            )
+        return self.likelihood
+
+    def _known(self, coreset: Coreset, likelihood: Likelihood) -> dict[str, float]:
+        """The settings that are given or stored; stored ones count for the likelihood they were
+        made for.
+        """
         if self.choose_prior == "marginal" and self.prior_variance is not None:
             raise ConfigError(
                 f"prior_variance = {self.prior_variance:g} was given and choose_prior = 'marginal' "
@@ -74,50 +171,24 @@ class LastLayerVI(FitSettings):
                 code="conflicting-options",
                 options=("prior_variance", "choose_prior"),
             )
-        if len(coreset) > MAX_POINTS:
-            raise ConfigError(
-                f"last-layer-vi factors a matrix of {len(coreset)}×{len(coreset)}; above "
-                f"{MAX_POINTS} points use sgd or ensemble",
-                code="too-many-points",
-                points=len(coreset),
-                limit=MAX_POINTS,
-            )
-        model = problem.model
+        names = (*left_out.DEFAULTS["gaussian"], "intercept")
+        stored = {name: value for name, value in coreset.learned.items() if name in names}
+        if "logit_scale" in stored and ("ridge" in stored) == (likelihood == "gaussian"):
+            known = {**left_out.DEFAULTS[likelihood], "intercept": 0.0, **stored}
+        else:
+            known = {"intercept": INTERCEPT}
+        given = {name: getattr(self, name) for name in names}
+        return known | {name: value for name, value in given.items() if value is not None}
+
+    def _train(
+        self, problem: Problem, coreset: Coreset, y: Tensor, theta: Tensor, rng: Rng
+    ) -> Tensor:
+        """Adam on the weighted squared error."""
         x, weight = problem.inputs(coreset.x), coreset.weight.to(problem.device, problem.dtype)
-        y = _regression_targets(coreset, problem)
-        theta = self._train(problem, x, y, weight, rng)
-        known = {**DEFAULTS, **coreset.learned}
-        scale = self.logit_scale or known["logit_scale"]
-        variance = self.prior_variance or known["prior_variance"]
-        ridge = self.ridge or known["ridge"]
-        selected = {}
-        with torch.no_grad():
-            statistics = model.statistics(theta, x) or None
-            features = model.features(theta, x, statistics)
-            if self.choose_prior == "marginal":
-                ridge, variance = best_gaussian(features, y, weight, ridge=self.ridge)
-                selected = {"ridge": ridge, "prior_variance": variance}
-            posterior = gaussian.fit(
-                features, y, ridge=ridge, prior_variance=variance, weight=weight
-            )
-
-        def of_inputs(x: Tensor) -> Tensor:
-            return model.features(theta, x, statistics)
-
-        def predict(raw: Tensor) -> Tensor:
-            found = of_inputs(problem.asked_inputs(raw))
-            return gaussian.log_probs(*gaussian.predict(posterior, found), scale)
-
-        return GaussianPosterior(
-            problem,
-            predict=predict,
-            features=of_inputs,
-            heads=lambda num, rng: scale * gaussian.draw(posterior, num, rng),
-            selected_settings=selected,
-        )
-
-    def _train(self, problem: Problem, x: Tensor, y: Tensor, weight: Tensor, rng: Rng) -> Tensor:
-        """Adam on the weighted squared error from a fresh network."""
+        y = y.to(problem.dtype)
+        if self.head_start == "zero":
+            num = problem.num_classes * (problem.model.num_features + 1)
+            theta = torch.cat([theta[:-num], torch.zeros_like(theta[-num:])])
 
         def loss(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             return mean_squared_error(problem.model.logits(theta, x), y, weight)
@@ -126,7 +197,6 @@ class LastLayerVI(FitSettings):
             batch = random_batch(problem, self.batch_size, rng, x, y, weight)
             return autodiff.grad(loss)(theta, *batch), None
 
-        theta = problem.model.init(rng("theta"), device=problem.device, dtype=problem.dtype)
         return train(
             gradient,
             lambda gradient, moments, _: adam(gradient, moments, self.step_size),
@@ -138,9 +208,58 @@ class LastLayerVI(FitSettings):
         )
 
 
-def _regression_targets(coreset: Coreset, problem: Problem) -> Tensor:
-    """Real-valued targets (M, classes): the coreset's own, or centred one-hot labels."""
+def calibrated(problem: Problem, coreset: Coreset, rng: Rng) -> Coreset:
+    """With the settings of its last layer in its provenance, where no method put any there and its
+    targets are labels.
+    """
+    if coreset.targets is not coreset.y or "logit_scale" in coreset.learned:
+        return coreset
+    shown = decoded(problem, coreset) if coreset.is_encoded else coreset
+    settings = LastLayerVI().settings(problem, shown, rng)
+    return coreset.with_provenance(posterior={**coreset.learned, **settings})
+
+
+def _initial(problem: Problem, rng: Rng) -> Tensor:
+    theta: Tensor = problem.model.init(rng("theta"), device=problem.device, dtype=problem.dtype)
+    return theta
+
+
+def is_linear(problem: Problem) -> bool:
+    """Whether all parameters are the head's."""
+    head = (problem.model.num_features + 1) * problem.num_classes
+    return problem.model.num_parameters == head
+
+
+def _points(
+    problem: Problem, coreset: Coreset, theta: Tensor, rng: Rng
+) -> tuple[Points, dict[str, Tensor] | None]:
+    """The coreset as the last layer sees it, in float64, and its batch-norm statistics."""
+    some = coreset.x
+    if len(some) > MAX_STATISTICS:
+        some = some[rng.permutation(len(some))[:MAX_STATISTICS]]
+    with torch.no_grad():
+        statistics = problem.model.statistics(theta, problem.inputs(some)) or None
+    features = _features(problem, theta, coreset.x, statistics)
+    targets = coreset.targets.to(problem.device)
+    weight = coreset.weight.to(features)
     if coreset.is_soft:
-        return coreset.y.to(problem.device, problem.dtype)
-    one_hot = F.one_hot(coreset.y, problem.num_classes).to(problem.device, problem.dtype)
-    return one_hot - 1 / problem.num_classes
+        return Points(features, coreset.y.to(features), targets.to(features), weight), statistics
+    return Points(features, _one_hot(targets, problem), targets, weight), statistics
+
+
+@torch.no_grad()
+def _features(
+    problem: Problem, theta: Tensor, raw: Tensor, statistics: dict[str, Tensor] | None
+) -> Tensor:
+    """Features (n, h) of raw inputs, in float64."""
+    model = problem.model
+    parts = [
+        model.features(theta, problem.inputs(part), statistics).double()
+        for part in torch.split(raw, BATCH)
+    ]
+    return torch.cat(parts)
+
+
+def _one_hot(y: Tensor, problem: Problem) -> Tensor:
+    """Centred one-hot labels (n, classes), in float64."""
+    return F.one_hot(y, problem.num_classes).double() - 1 / problem.num_classes

@@ -197,27 +197,27 @@ def test_arviz_is_asked_for_in_one_sentence(
 # --- a Gaussian last layer
 
 
-@pytest.fixture
-def last_layer() -> LastLayer:
-    rng = Rng(5)
-    return gaussian.fit(
-        rng("x").normal(4, 6, dtype=torch.float64),
-        rng("y").normal(4, 3, dtype=torch.float64),
-        ridge=0.1,
-        prior_variance=0.5,
-        weight=torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=torch.float64),
-    )
+@pytest.fixture(params=[4, 9], ids=["M<h", "M>h"])
+def last_layer(request: pytest.FixtureRequest) -> tuple[LastLayer, Tensor]:
+    """And its features, rows scaled by the root of their weight."""
+    num, rng = request.param, Rng(5)
+    phi = rng("x").normal(num, 6, dtype=torch.float64)
+    weight = torch.linspace(0.5, 3.0, num, dtype=torch.float64)
+    y = rng("y").normal(num, 3, dtype=torch.float64)
+    fitted = gaussian.fit(phi, y, ridge=0.1, prior_variance=0.5, weight=weight)
+    return fitted, weight.sqrt()[:, None] * phi
 
 
-def test_draws_of_a_last_layer_have_its_mean_and_covariance(last_layer: LastLayer) -> None:
-    """V = ρ⁻¹(I − Φᵀ A⁻¹ Φ), written out; six standard errors of a correlation."""
-    phi, num = last_layer.features, 40_000
-    A = phi @ phi.mT + last_layer.ridge * torch.eye(4, dtype=phi.dtype)
-    V = (torch.eye(6, dtype=phi.dtype) - phi.mT @ torch.linalg.solve(A, phi)) / last_layer.precision
-    mean = phi.mT @ last_layer.coefficients
-    drawn = gaussian.draw(last_layer, num, Rng(1))
+def test_draws_of_a_last_layer_have_its_mean_and_covariance(
+    last_layer: tuple[LastLayer, Tensor],
+) -> None:
+    """V = ρ⁻¹(I + Φᵀ Φ / r)⁻¹, written out; six standard errors of a correlation."""
+    (fitted, phi), num = last_layer, 40_000
+    identity = torch.eye(6, dtype=phi.dtype)
+    V = torch.linalg.inv(identity + phi.mT @ phi / fitted.ridge) / fitted.precision
+    drawn = gaussian.draw(fitted, num, Rng(1))
     sd = V.diagonal().sqrt()
-    z = (drawn.mean(0) - mean) / sd[:, None] * math.sqrt(num)
+    z = (drawn.mean(0) - fitted.mean) / sd[:, None] * math.sqrt(num)
     assert z.abs().max() < 4.5
     for label in range(3):
         deviation = torch.cov(drawn[:, :, label].mT) - V
@@ -229,7 +229,7 @@ def test_draws_of_a_last_layer_have_its_mean_and_covariance(last_layer: LastLaye
 @pytest.mark.parametrize(
     "inference",
     [
-        LastLayerVI(num_steps=20),
+        LastLayerVI(num_steps=20, prior_variance=0.01),
         Laplace(num_steps=20, temperature=1.0, prior_scale=1.0, predictive="mc", num_draws=4000),
     ],
     ids=["last-layer-vi", "laplace"],
