@@ -30,11 +30,11 @@ from pseudocore import assembly, references
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, Dataset, Examples, Selector
+from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.data import load
 from pseudocore.inference.hmc import HMC
 from pseudocore.models.flat import FlatModel
-from pseudocore.runtime.loop import run
+from pseudocore.reduction import run_reduction
 from pseudocore.store.coreset_file import save_coreset
 
 REFERENCE = {"num_chains": 8, "num_burn": 150, "num_draws": 60, "num_leapfrog": 20}
@@ -54,7 +54,13 @@ def main() -> None:
     add("--methods", nargs="+", default=["uniform", "bpc-pcd"])
     add("--per-class", type=int, nargs="+", default=[1, 10, 50])
     add("--seeds", type=int, default=1)
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="of bpc-pcd")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of bpc-pcd, or of METHOD.NAME",
+    )
     add("--reference", action="append", default=[], metavar="NAME=VALUE", help="of its HMC")
     add("--fresh", action="append", default=[], metavar="NAME=VALUE", help="of HMC on coresets")
     add("--label", default="", help="added to the record's name, for other settings")
@@ -106,15 +112,22 @@ def _jobs(
 def _cell(
     judges: list["_Judge"], arguments: argparse.Namespace, per_class: int, seed: int, method: str
 ) -> Cell:
-    own = name_values(arguments.set) if method == "bpc-pcd" else {"weighting": "mass"}
+    given = name_values(arguments.set)
+    own = {
+        name.removeprefix(f"{method}."): value
+        for name, value in given.items()
+        if name.startswith(f"{method}.") or ("." not in name and method == "bpc-pcd")
+    }
     made = methods[method].make(per_class=per_class, **own)
     problem, cell = judges[0].to_learn(), Cell()
     wall, cpu, last = time.monotonic(), time.process_time(), Cell()
-    if isinstance(made, Selector):
-        coreset = made.select(problem, Rng(seed))
-    else:
-        outcome = run(made, problem, seed=seed, on_log=lambda _, values: last.update(values))
-        coreset = outcome.coreset
+    outcome = run_reduction(
+        assembly.Reduction(made, assembly.Setup(model="mlp"), seed),
+        problem,
+        on_log=lambda _, values: last.update(values),
+    )
+    coreset = outcome.coreset
+    if outcome.num_steps:
         cell |= {"status": outcome.status, "note": outcome.note, "last": last, "options": own}
         cell["lag"] = coreset.provenance.get("lag", {})
     cell["wall"] = round(time.monotonic() - wall, 2)
