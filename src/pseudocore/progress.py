@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 
 _SECONDS_BETWEEN_LINES = 30.0
 
@@ -13,7 +14,37 @@ Advance = Callable[[int, Mapping[str, float]], None]
 """Called with how much is done and numbers to show."""
 
 
-console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+class PlainConsole(Console):
+    """A console on which names, paths and reasons from files appear with their control characters
+    spelled out: an escape sequence could rewrite what the terminal shows, or its title.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(visible(text), style)
+
+
+def visible(text: str) -> str:
+    """The text with control and direction-changing characters as `\\x1b`; lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(_spelled(char) if ord(char) in _CONTROLS else char for char in text)
+
+
+def _spelled(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+_CONTROLS = frozenset(
+    {*range(9), *range(11, 32), *range(127, 160)}
+    | {0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+)
+
+
+console = PlainConsole(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 """Standard error; what is printed through it while a bar is drawn appears above the bar."""
 
 

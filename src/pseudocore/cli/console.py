@@ -1,18 +1,18 @@
 """Results go to standard output, progress and messages to standard error.
 
-Names and paths from outside are printed as they are: rich's markup and emoji codes are off.
+Names and paths from outside are printed as they are, without rich's markup and emoji codes and
+with control characters spelled out.
 """
 
 import json
 import sys
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from pseudocore.evaluation.names import format_metric, metric_title, num_digits
 from pseudocore.evaluation.tables import Row, metric_names
-from pseudocore.progress import console
+from pseudocore.progress import PlainConsole, console
 from pseudocore.progress import progress as progress
 
 err = console
@@ -21,7 +21,7 @@ err = console
 _PIPE_WIDTH = 1000
 """Columns of a file or pipe, where a table row stays on one line; on a terminal it wraps."""
 
-out = Console(
+out = PlainConsole(
     highlight=False,
     markup=False,
     emoji=False,

@@ -83,6 +83,9 @@ _SPIN_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 def main(tokens: Sequence[str] | None = None) -> None:
     """Run one command line and exit; `tokens` default to those of the process."""
     words = list(sys.argv[1:] if tokens is None else tokens)
+    if "--no-lock" in words:
+        os.environ["PSEUDOCORE_NO_LOCK"] = "1"  # every verb's, and for its child processes too
+        words = [word for word in words if word != "--no-lock"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark

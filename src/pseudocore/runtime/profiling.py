@@ -14,7 +14,7 @@ a CPU it is the high-water mark at the end of the stage: only a rise can be blam
 """
 
 import gc
-import resource
+import importlib
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -99,7 +99,11 @@ def to_table(costs: Mapping[str, Cost]) -> dict[str, dict[str, Any]]:
 
 
 def peak_mib() -> int:
-    """The most memory this process has held so far, in MiB."""
+    """The most memory this process has held so far, in MiB; 0 on Windows, which is not asked."""
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:
+        return 0
     unit = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20)
 

@@ -34,6 +34,9 @@ SCHEMA = 1
 
 CORESET_FILE = "coreset.safetensors"
 
+STASH = ".replaced"
+"""Folder in a run's where the run that it overwrites is kept until it has a coreset."""
+
 _ENTRY = "pseudocore"
 
 _CONSTANT = "preprocess."
@@ -105,6 +108,8 @@ def load_coreset(path: StrPath) -> Coreset:
     """Read a coreset from its file or from the run folder that holds it."""
     path = Path(path)
     if os.path.isdir(path):
+        if not (path / CORESET_FILE).exists() and (path / STASH / CORESET_FILE).exists():
+            path = path / STASH
         if not (path / CORESET_FILE).exists():
             message = (
                 f"holds no {CORESET_FILE}; give a coreset file or the folder of a finished run"

@@ -102,7 +102,7 @@ def export_pngs(coreset: Coreset, folder: StrPath) -> None:
             raise file_error(folder, message, "folder-not-empty", RunError)
         try:
             for name, image in zip(names, pictures, strict=True):
-                (folder / name).write_bytes(encode_png(image))
+                write_bytes(folder / name, encode_png(image))
             table = _csv({"file": names, **_targets(coreset)})
             write_bytes(folder / LABELS_FILE, table.encode())
         except BaseException:

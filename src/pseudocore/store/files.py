@@ -87,6 +87,13 @@ def file_error(
     return error(f"{path} {what}", code=code, path=path, **fields)
 
 
+def refuse_link(path: Path) -> None:
+    """Refuse to write through a symbolic link inside a folder of ours: it may lead anywhere."""
+    if path.is_symlink():
+        message = "is a symbolic link, which is not followed; remove it"
+        raise file_error(path, message, "symbolic-link", RunError)
+
+
 def remove_partials(path: Path) -> None:
     """Remove what killed writers of `path` have left."""
     for partial in path.parent.glob(f".{glob.escape(path.name)}*.partial"):
@@ -255,7 +262,10 @@ def _reason(error: OSError) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders, and one may be writable but not readable
+        return
     try:
         os.fsync(handle)
     except OSError as error:  # some file systems cannot sync a folder; the file is in place

@@ -1,6 +1,6 @@
 """What run and expert folders share: a manifest of their kind, a lock for one writer, refusals."""
 
-import fcntl
+import errno
 import math
 import os
 import platform
@@ -14,13 +14,20 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from filelock import FileLock, SoftFileLock, Timeout
 
-from pseudocore.core.errors import ArtifactError, RunError
+from pseudocore.core.errors import ArtifactError, PseudocoreError, RunError
 from pseudocore.store.files import file_error, read_json, writing
 
 MANIFEST_FILE = "manifest.json"
 LOCK_FILE = ".pseudocore.lock"
 """Stays in the folder: if it were removed, two processes could lock two files of one name."""
+
+NO_LOCK = "PSEUDOCORE_NO_LOCK"
+"""Environment variable that turns locks off, as `--no-lock` does."""
+
+_LONGEST_WAIT = 12 * 3600.0
+_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 class TakenError(RunError):
@@ -31,27 +38,26 @@ class Lock:
     """The right to write into `folder`, from construction to `release` or the end of the process.
 
     The operating system drops it when the process dies. While another process holds it, this is a
-    `TakenError`; with `on_wait`, which is called first, it waits.
+    `TakenError`; with `on_wait`, which is called first, it waits up to `timeout` seconds.
     """
 
-    def __init__(self, folder: Path, on_wait: Callable[[], None] | None = None) -> None:
-        with writing(folder / LOCK_FILE):
-            handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
-        self.release = weakref.finalize(self, os.close, handle)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+    def __init__(
+        self,
+        folder: Path,
+        on_wait: Callable[[], None] | None = None,
+        timeout: float = _LONGEST_WAIT,
+    ) -> None:
+        if os.environ.get(NO_LOCK):
+            self.release: weakref.finalize[..., Lock] = weakref.finalize(self, int)
+            return
+        lock = FileLock(folder / LOCK_FILE, mode=0o600, thread_local=False)
+        if not _acquired(lock, folder, 0):
             if on_wait is not None:
                 on_wait()
-                fcntl.flock(handle, fcntl.LOCK_EX)
-                return
-            self.release()
-            message = (
-                "is being written by another process; wait for it to end or choose another --out"
-            )
-            raise file_error(folder, message, "locked", TakenError) from error
-        except OSError:
-            pass  # file systems without locks can be written to all the same
+            if on_wait is None or not _acquired(lock, folder, timeout):
+                message = "is being written by another process; wait for it to end or choose"
+                raise file_error(folder, f"{message} another --out", "locked", TakenError)
+        self.release = weakref.finalize(self, _release, lock)
 
     def __enter__(self) -> Self:
         return self
@@ -193,6 +199,37 @@ def hardware() -> str:
 def now() -> str:
     """The time, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _acquired(lock: FileLock, folder: Path, timeout: float) -> bool:
+    """Whether the lock was had within that time."""
+    try:
+        lock.acquire(timeout=timeout)
+    except Timeout:
+        return False
+    except NotImplementedError as error:
+        raise _without_locks(folder) from error
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            raise _without_locks(folder) from error
+        with writing(folder / LOCK_FILE):
+            raise
+    if isinstance(lock, SoftFileLock):  # a mere file, which a killed process would leave behind
+        lock.release(force=True)
+        raise _without_locks(folder)
+    return True
+
+
+def _release(lock: FileLock) -> None:
+    lock.release(force=True)
+
+
+def _without_locks(folder: Path) -> PseudocoreError:
+    message = (
+        "lies on a file system without locks, so that two processes could write into it at once;"
+        " choose another folder, or pass --no-lock if this is the only one"
+    )
+    return file_error(folder, message, "no-locks", RunError)
 
 
 def _kind(path: Path) -> Any:

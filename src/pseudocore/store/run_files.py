@@ -1,6 +1,8 @@
 """The files that a run writes while it works: its checkpoint and its metrics."""
 
+import contextlib
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,9 +28,14 @@ METRICS_FILE = "metrics.jsonl"
 class CheckpointFile:
     """`runtime.loop.Checkpoints` in a file of one configuration, known by its digest."""
 
-    def __init__(self, path: Path, config_digest: str) -> None:
+    def __init__(
+        self, path: Path, config_digest: str, metrics: "MetricsFile | None" = None
+    ) -> None:
         self.path = path
         self.config_digest = config_digest
+        self.num_metrics: int | None = None
+        """Lines of metrics up to the checkpoint last loaded; None where it does not say."""
+        self._metrics = metrics
         self.seconds = 0.0
         """Duration of the steps up to the checkpoint last loaded or saved, over all processes."""
         self._began = time.monotonic()
@@ -55,12 +62,16 @@ class CheckpointFile:
             raise file_error(self.path, message, "another-config", RunError)
         if isinstance(seconds, float) and 0 <= seconds < math.inf:
             self.seconds = seconds
+        if type(header.get("metrics")) is int:
+            self.num_metrics = header["metrics"]
         return step, tensors
 
     def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
         now = time.monotonic()
         seconds = self.seconds + now - self._began
         header = {"step": step, "config": self.config_digest, "seconds": seconds}
+        if self._metrics is not None:
+            header["metrics"] = self._metrics.sync(step)
         write_tensors(self.path, tensors, kind="checkpoint", header=header)
         self.seconds, self._began = seconds, now
 
@@ -75,18 +86,48 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._num_kept = 0
+        self._appended: list[int] = []
+        """Steps of the lines appended since `truncate`."""
 
     def append(self, step: int, values: Mapping[str, float]) -> None:
         line = encode_json({"step": step, **values}) + "\n"
-        with writing(self.path), open(self.path, "ab") as file:
+        with writing(self.path), open(self._open(os.O_APPEND | os.O_CREAT), "ab") as file:
             file.write(line.encode())
+        self._appended.append(step)
 
-    def truncate(self, step: int) -> None:
-        """Keep the whole lines up to `step`, byte for byte."""
+    def truncate(self, step: int) -> int:
+        """Keep the whole lines up to `step`, byte for byte.
+
+        Returns:
+            Their number.
+        """
         lines = self._lines()
         kept = [line for line in lines if (entry := _entry(line)) and entry["step"] <= step]
         if kept != lines:
             write_bytes(self.path, b"".join(kept))
+        self._num_kept, self._appended = len(kept), []
+        return len(kept)
+
+    def sync(self, step: int) -> int:
+        """Put on the disk what was appended.
+
+        Returns:
+            The number of lines up to `step`.
+        """
+        if self._appended:
+            with contextlib.suppress(FileNotFoundError), writing(self.path):
+                handle = self._open()
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+        return self._num_kept + sum(one <= step for one in self._appended)
+
+    def _open(self, flags: int = 0) -> int:
+        """Neither a link nor a pipe is followed or waited for."""
+        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        return os.open(self.path, os.O_WRONLY | flags | getattr(os, "O_BINARY", 0), 0o666)
 
     def read(self) -> list[dict[str, Any]]:
         """All whole lines, without an unfinished last one."""

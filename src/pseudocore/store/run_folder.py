@@ -3,19 +3,14 @@
 `coreset.safetensors`, `config.toml` (the merged configuration), `metrics.jsonl`, `manifest.json`,
 `evaluations/<name>.json`, `fidelity/<name>.json`, `continual/<name>.json`,
 `checkpoint.safetensors` until the run has finished. Other files in the folder are left alone.
-
-A run that overwrites another stashes it in `.replaced` until the new one has its coreset. Files are
-renamed, not copied, so a full disk cannot stop it. The manifest leaves first and returns last: a
-folder without one was killed while its files moved, and the next `settle` completes the move.
 """
 
 import hashlib
 import operator
-import os
 import re
 import shlex
-import shutil
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +18,7 @@ from typing import Any, ClassVar
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.types import Coreset
 from pseudocore.runtime import profiling
-from pseudocore.store.coreset_file import CORESET_FILE, load_coreset, save_coreset
+from pseudocore.store.coreset_file import CORESET_FILE, STASH, load_coreset, save_coreset
 from pseudocore.store.files import (
     StrPath,
     decode_toml,
@@ -32,7 +27,7 @@ from pseudocore.store.files import (
     file_error,
     read_json,
     read_toml,
-    remove_partials,
+    refuse_link,
     write_bytes,
     write_json,
     writing,
@@ -46,14 +41,18 @@ from pseudocore.store.folders import (
     now,
 )
 from pseudocore.store.run_files import CHECKPOINT_FILE, METRICS_FILE, CheckpointFile, MetricsFile
-
-CONFIG_FILE = "config.toml"
-_EVALUATIONS = "evaluations"
-_FIDELITY = "fidelity"
-_CONTINUAL = "continual"
-_RESULTS = (_EVALUATIONS, _FIDELITY, _CONTINUAL)
-_REPLACED = ".replaced"
-_FILES = (MANIFEST_FILE, CHECKPOINT_FILE, CORESET_FILE, METRICS_FILE, CONFIG_FILE)
+from pseudocore.store.stash import (
+    CONFIG_FILE,
+    CONTINUAL,
+    EVALUATIONS,
+    FIDELITY,
+    FILES,
+    RESULTS,
+    readable,
+    results_in,
+    settle,
+    stash,
+)
 
 
 class Run(ManifestFolder):
@@ -85,7 +84,7 @@ class Run(ManifestFolder):
     def checkpoints(self) -> CheckpointFile:
         text = encode_json(self.config, sort_keys=True)
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return CheckpointFile(self.path / CHECKPOINT_FILE, digest)
+        return CheckpointFile(self.path / CHECKPOINT_FILE, digest, self._metrics)
 
     @cached_property
     def _metrics(self) -> MetricsFile:
@@ -130,8 +129,11 @@ class Run(ManifestFolder):
 
     @classmethod
     def open(cls, path: StrPath) -> "Run":
-        """The run in a folder, for reading it and for adding evaluations."""
-        path = Path(path)
+        """The run in a folder, for reading it and for adding evaluations.
+
+        Where a run that was to overwrite it has no coreset yet, this is the stashed one.
+        """
+        path = readable(Path(path))
         manifest = cls.read_manifest(path)
         return cls(path, _stored_config(path), manifest)
 
@@ -179,8 +181,16 @@ class Run(ManifestFolder):
         self._metrics.append(step, values)
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop the lines after `step`, which a resumed run logs again, and an unfinished one."""
-        self._metrics.truncate(step)
+        """Drop the lines after `step`, which a resumed run logs again, and an unfinished one.
+
+        Warns where lines that the checkpoint counts are gone, as after a power failure.
+        """
+        num, expected = self._metrics.truncate(step), self.checkpoints.num_metrics
+        if step and expected is not None and num < expected:
+            file, lost = self.path / METRICS_FILE, expected - num
+            message = f"{file} has lost {lost} of {expected} lines up to step {step}"
+            warnings.warn(f"{message}; curves have a gap, the run is unaffected", stacklevel=2)
+            self.update_manifest(lost_metrics=lost)
 
     def metrics(self) -> list[dict[str, Any]]:
         return self._metrics.read()
@@ -196,32 +206,32 @@ class Run(ManifestFolder):
 
     def save_evaluation(self, name: str, evaluation: Mapping[str, Any]) -> None:
         """Keep an evaluation under a name, in place of an earlier one."""
-        _save_result(self.path / _EVALUATIONS, name, evaluation)
+        _save_result(self.path / EVALUATIONS, name, evaluation)
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """All evaluations by name."""
-        return {file.stem: read_json(file) for file in _results(self.path / _EVALUATIONS)}
+        return {file.stem: read_json(file) for file in results_in(self.path / EVALUATIONS)}
 
     def save_fidelity(self, name: str, fidelity: Mapping[str, Any]) -> None:
         """Keep a distance to full-data inference under a name, in place of an earlier one."""
-        _save_result(self.path / _FIDELITY, name, fidelity)
+        _save_result(self.path / FIDELITY, name, fidelity)
 
     def fidelities(self) -> dict[str, dict[str, Any]]:
         """All distances to full-data inference by name."""
-        return {file.stem: read_json(file) for file in _results(self.path / _FIDELITY)}
+        return {file.stem: read_json(file) for file in results_in(self.path / FIDELITY)}
 
     def results(self) -> dict[str, dict[str, Any]]:
         """What was measured for each seed: evaluations, and distances to full-data inference."""
-        distances = {f"{_FIDELITY}/{name}": one for name, one in self.fidelities().items()}
+        distances = {f"{FIDELITY}/{name}": one for name, one in self.fidelities().items()}
         return {**self.evaluations(), **distances}
 
     def save_continual(self, name: str, stages: Mapping[str, Any]) -> None:
         """Keep a result of class-incremental learning under a name, in place of an earlier one."""
-        _save_result(self.path / _CONTINUAL, name, stages)
+        _save_result(self.path / CONTINUAL, name, stages)
 
     def continual(self) -> dict[str, dict[str, Any]]:
         """All results of class-incremental learning by name."""
-        return {file.stem: read_json(file) for file in _results(self.path / _CONTINUAL)}
+        return {file.stem: read_json(file) for file in results_in(self.path / CONTINUAL)}
 
     def close(self) -> None:
         if self._lock is not None and self._lock.release.alive:
@@ -243,44 +253,13 @@ class Run(ManifestFolder):
         return f"has no coreset yet ({reason}); resume with: {resuming}"
 
 
-def stash(path: Path) -> None:
-    """Put the run in a folder aside; remove one that was itself to overwrite another."""
-    settle(path)
-    aside = path / _REPLACED
-    with writing(path):
-        if aside.exists():
-            _remove_run(path)
-        elif files := _own_files(path):
-            aside.mkdir()
-            _move(path, aside, files)
-
-
-def settle(path: Path) -> bool:
-    """Drop the stashed run once there is a coreset; restore it, and say so, if nothing is saved."""
-    aside = path / _REPLACED
-    if not aside.exists():
-        return False
-    has_manifest = (path / MANIFEST_FILE).exists()
-    if has_manifest and (path / CORESET_FILE).exists():
-        shutil.rmtree(aside, ignore_errors=True)
-        return False
-    if has_manifest and (path / CHECKPOINT_FILE).exists():
-        return False
-    with writing(path):
-        if has_manifest:  # without one, the files here are the old run's, on their way
-            _remove_run(path)
-        _move(aside, path, reversed(_own_files(aside)))
-        shutil.rmtree(aside)
-    return True
-
-
 def refuse_own_file(path: Path) -> None:
     """Refuse to write a page or a copy over a file that a run or an expert folder needs."""
     folder = path.parent.resolve()
-    home = folder.parent if folder.name in (*_RESULTS, _REPLACED) else folder
+    home = folder.parent if folder.name in (*RESULTS, STASH) else folder
     is_ours = (home / LOCK_FILE).exists() or Run.is_one(home)
     is_needed = (
-        folder != home or path.name in (*_FILES, LOCK_FILE) or path.match("expert-*.safetensors")
+        folder != home or path.name in (*FILES, LOCK_FILE) or path.match("expert-*.safetensors")
     )
     if is_ours and is_needed and path.exists():
         message = f"belongs to what {path.parent} holds and is left alone; name another file"
@@ -310,35 +289,7 @@ def _save_result(folder: Path, name: str, table: Mapping[str, Any]) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
         message = f"{name!r} cannot name an evaluation; use letters, digits, '.', '_' and '-'"
         raise ConfigError(message, code="invalid-name", name=name)
+    refuse_link(folder)
     with writing(folder):
         folder.mkdir(exist_ok=True)
     write_json(folder / f"{name}.json", table)
-
-
-def _results(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.glob("*.json") if not file.name.startswith("."))
-
-
-def _own_files(path: Path) -> list[Path]:
-    """What a run has written into its folder, the manifest first."""
-    results = (file for name in _RESULTS for file in _results(path / name))
-    return [file for file in (*(path / name for name in _FILES), *results) if file.exists()]
-
-
-def _remove_run(path: Path) -> None:
-    for file in _own_files(path):
-        file.unlink()
-    _remove_partials(path)
-
-
-def _move(source: Path, target: Path, files: Iterable[Path]) -> None:
-    for file in files:
-        place = target / file.relative_to(source)
-        place.parent.mkdir(exist_ok=True)
-        os.replace(file, place)
-    _remove_partials(source)
-
-
-def _remove_partials(path: Path) -> None:
-    for name in _FILES:
-        remove_partials(path / name)

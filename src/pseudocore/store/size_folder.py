@@ -15,9 +15,11 @@ from pseudocore.store.files import (
     encode_json,
     file_error,
     read_json,
+    refuse_link,
     write_json,
     writing,
 )
+from pseudocore.store.folders import LOCK_FILE, Lock
 
 RESULT_FILE = "size.json"
 REFERENCE_FILE = "reference.safetensors"
@@ -30,11 +32,13 @@ class SizeFolder:
         self.path, self._asked = Path(path), decode_json(encode_json(asked))
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+            is_new = {entry.name for entry in self.path.iterdir()} <= {LOCK_FILE}
         file = self.path / RESULT_FILE
+        if not is_new and not file.exists():
+            message = "holds other files; name a new folder"
+            raise file_error(self.path, message, "not-ours", RunError)
+        self._lock = Lock(self.path)
         if not file.exists():
-            if any(self.path.iterdir()):
-                message = "holds other files; name a new folder"
-                raise file_error(self.path, message, "not-ours", RunError)
             write_json(file, {"asked": self._asked})
             return
         known = read_json(file).get("asked")
@@ -70,6 +74,7 @@ class SizeFolder:
 
     def _inside(self, name: str) -> Path:
         path = self.path / name
+        refuse_link(path)
         with writing(path):
             path.mkdir(exist_ok=True)
         return path

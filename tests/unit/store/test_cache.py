@@ -2,16 +2,24 @@
 the lock that it, runs and experts share.
 """
 
+import errno
+import os
+import stat
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from pseudocore.store.cache import CacheFolder
-from pseudocore.store.folders import Lock, TakenError
+from pseudocore.store.folders import LOCK_FILE, NO_LOCK, Lock, TakenError
+
+Fails = Callable[..., Any]
 
 WHAT = {"kind": "network", "seed": 3, "recipe": {"epochs": 2, "lr": None}, "stream": [0, "a"]}
 OTHER = {**WHAT, "seed": 4}
@@ -130,3 +138,28 @@ def test_a_second_lock_can_wait_and_says_so_first(tmp_path: Path) -> None:
     first.release()
     thread.join(10)
     assert has_it.is_set()
+
+
+def test_a_lock_is_for_its_owner_alone(tmp_path: Path) -> None:
+    with Lock(tmp_path):
+        assert stat.S_IMODE((tmp_path / LOCK_FILE).stat().st_mode) == 0o600
+
+
+def test_waiting_ends(tmp_path: Path) -> None:
+    with Lock(tmp_path), pytest.raises(TakenError):
+        Lock(tmp_path, on_wait=lambda: None, timeout=0.01)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_an_error_with_advice(
+    tmp_path: Path, number: int, fails: Fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with warnings.catch_warnings(action="ignore"), fails("no-locks", "pass --no-lock"):
+        Lock(tmp_path)
+    monkeypatch.setenv(NO_LOCK, "1")
+    with Lock(tmp_path), Lock(tmp_path):
+        pass

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pseudocore.core import tree
 from pseudocore.core.errors import RunError
 from pseudocore.core.types import Coreset
 from pseudocore.runtime import loop
-from pseudocore.store.coreset_file import write_tensors
+from pseudocore.store.coreset_file import load_coreset, write_tensors
 from pseudocore.store.files import read_toml
 from pseudocore.store.run_folder import Run
 
@@ -472,3 +473,82 @@ def test_one_writer_at_a_time_and_a_killed_one_lets_go(tmp_path: Path, fails: Fa
     with Run.create(tmp_path, {"seed": 0}, resume=True) as run:
         assert run.manifest["status"] == "running"
     Run.create(tmp_path, {"seed": 0}, resume=True)  # leaving the block let go
+
+
+# --- what others have put into the folder, and what a killed run has left
+
+
+def test_a_linked_folder_of_results_is_not_followed(tmp_path: Path, fails: Fails) -> None:
+    """`--overwrite` once emptied the folder that such a link leads to."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "hmc.json").write_text("{}")
+    finished_run(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "evaluations")
+    (tmp_path / "run" / "evaluations").symlink_to(theirs)
+    with fails("symbolic-link"):
+        Run.open(tmp_path / "run").save_evaluation("hmc", {})
+    run = Run.create(tmp_path / "run", OTHER, overwrite=True)
+    run.save_coreset(CORESET)
+    run.finish("finished")
+    assert (theirs / "hmc.json").read_text() == "{}"
+    (tmp_path / "run" / ".replaced").symlink_to(theirs)
+    with fails("symbolic-link"):
+        Run.create(tmp_path / "run", OTHER, overwrite=True)
+    assert [file.name for file in theirs.iterdir()] == ["hmc.json"]
+
+
+def test_metrics_do_not_go_through_a_link(tmp_path: Path, fails: Fails) -> None:
+    (tmp_path / "theirs").write_text("")
+    run = Run.create(tmp_path / "run", CONFIG)
+    (tmp_path / "run" / "metrics.jsonl").symlink_to(tmp_path / "theirs")
+    with fails("unwritable-file"):
+        run.log(1, {"loss": 1})
+    assert (tmp_path / "theirs").read_text() == ""
+
+
+def test_a_reader_finds_the_stashed_run(tmp_path: Path) -> None:
+    finished_run(tmp_path)
+    new = Run.create(tmp_path, OTHER, overwrite=True)
+    new.checkpoints.save(1, STATE)
+    with pytest.warns(UserWarning, match="the earlier run is read"):
+        stashed = Run.open(tmp_path)  # while the new one is working, and after it was killed
+    assert stashed.config == CONFIG | {"method": stashed.config["method"]}
+    assert torch.equal(stashed.coreset().x, CORESET.x)
+    assert torch.equal(load_coreset(tmp_path).x, CORESET.x)
+    stashed.save_evaluation("sgd", {"accuracy": 1})
+    new.save_coreset(CORESET)
+    new.finish("finished")
+    assert Run.open(tmp_path).config == OTHER
+
+
+def test_a_reader_completes_a_move_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = finished_run(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("pseudocore.store.run_folder.settle", lambda path: False)
+        patch.setattr("pseudocore.store.run_folder.write_bytes", None)
+        with pytest.raises(TypeError):  # after the old files have moved
+            Run.create(tmp_path, OTHER, overwrite=True)
+    assert not (tmp_path / "manifest.json").exists()
+    assert Run.open(tmp_path).finished
+    assert contents(tmp_path) == before
+
+
+def test_lost_metrics_are_noticed_on_resume(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, CONFIG)
+    for step in range(1, 6):
+        run.log(step, {"loss": step})
+    run.checkpoints.save(4, STATE)
+    run.close()
+    lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_bytes(lines[0] + bytes(8) + b"\n" + b"".join(lines[2:]))
+    again = Run.create(tmp_path, CONFIG, resume=True)
+    again.checkpoints.load()
+    with pytest.warns(UserWarning, match="has lost 1 of 4 lines up to step 4"):
+        again.truncate_metrics(4)
+    assert again.manifest["lost_metrics"] == 1
+    again.checkpoints.save(5, STATE)  # counts what is there
+    again.checkpoints.load()
+    again.truncate_metrics(5)
