@@ -3,7 +3,8 @@
 Budgets are tried in ascending order, every method at each, until a coreset meets the bound on
 held-out training inputs (`evaluation/size.py`). The test set takes no part; the answer is measured
 on it once, after the choice. All methods are held to one standard: the same inference on each
-coreset and on all data.
+coreset and on all data, with the same likelihood and prior. Where those of a last layer are fitted,
+they are fitted to all data, once.
 """
 
 import dataclasses
@@ -27,6 +28,7 @@ from pseudocore.core.types import Coreset, Inference
 from pseudocore.data import read
 from pseudocore.evaluation.fidelity import PREFIX, point_distances
 from pseudocore.evaluation.size import Row, Size, chosen, mean_distances, upper_bound
+from pseudocore.inference.last_layer_vi import LastLayerVI, with_settings
 from pseudocore.measuring import NUM_HELD_OUT, Inputs, Measured, fit_and_measure
 from pseudocore.objectives.multiformation import decoded
 from pseudocore.reduction import run_reduction
@@ -153,6 +155,14 @@ class _Search:
         made: Inference = config.build(inferences[self.inference].make, own, what=self.inference)
         return made
 
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Those of a last layer, fitted to all data."""
+        if not isinstance(self.fitted, LastLayerVI):
+            return {}
+        everything = self.problem.subset(torch.arange(self.problem.num_train))
+        return self.fitted.settings(self.problem, everything, Rng(self.seeds.start)("settings"))
+
     def begin(self, methods: Sequence[str], budgets: Sequence[int]) -> None:
         """Make or read the reference; claim the folder."""
         asked = {
@@ -170,7 +180,9 @@ class _Search:
         if self.folder is not None and self.folder.reference.exists():
             self.full = references.load(self.folder.reference, self.problem)
         else:
-            self.full = references.reference(self.problem, self.inference, seed=self.seeds.start)
+            self.full = references.reference(
+                self.problem, self.inference, seed=self.seeds.start, **self.settings
+            )
             if self.folder is not None:
                 references.save(self.folder.reference, self.full)
         data = self.problem.data.train
@@ -268,8 +280,12 @@ class _Search:
 
     def _coreset(self, method: str, per_class: int, seed: int) -> Coreset:
         key = method, per_class, seed
-        if key in self.coresets:
-            return self.coresets[key]
+        if key not in self.coresets:
+            made = self._reduced(method, per_class, seed)
+            self.coresets[key] = with_settings(made, self.settings)
+        return self.coresets[key]
+
+    def _reduced(self, method: str, per_class: int, seed: int) -> Coreset:
         options = {**self.options.get(method, {}), "per_class": per_class}
         built = config.build(methods[method].make, options, what=method)
         evaluate = {"inference": self.inference}
@@ -280,14 +296,12 @@ class _Search:
             path = self.folder.run(method, per_class, seed)
             with Run.create(path, reduction.to_config(), resume=True) as run:
                 if run.finished:
-                    self.coresets[key] = run.coreset()
-                    return self.coresets[key]
+                    return run.coreset()
                 outcome = run_reduction(reduction, self.problem, run)
         if outcome.status == "interrupted":
             raise KeyboardInterrupt
         if outcome.status != "finished":
             raise ConfigError(f"{outcome.status}: {outcome.reason}", code=outcome.status)
-        self.coresets[key] = outcome.coreset
         return outcome.coreset
 
     def answer(self, row: Row) -> tuple[Coreset, float]:

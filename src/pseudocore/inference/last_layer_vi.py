@@ -21,6 +21,7 @@ Cost: `num_steps` gradients on at most `batch_size` points; one Cholesky factor 
 no draws.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -216,6 +217,17 @@ def calibrated(problem: Problem, coreset: Coreset, rng: Rng) -> Coreset:
         return coreset
     shown = decoded(problem, coreset) if coreset.is_encoded else coreset
     settings = LastLayerVI().settings(problem, shown, rng)
+    return coreset.with_provenance(
+        posterior={**coreset.learned, **settings}, fitted_settings=sorted(settings)
+    )
+
+
+def with_settings(coreset: Coreset, settings: Mapping[str, float]) -> Coreset:
+    """With these settings of its last layer where `calibrated` fitted its own; a coreset whose
+    method learned them keeps them.
+    """
+    if not settings or "fitted_settings" not in coreset.provenance:
+        return coreset
     return coreset.with_provenance(posterior={**coreset.learned, **settings})
 
 
