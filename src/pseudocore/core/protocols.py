@@ -57,6 +57,10 @@ class Model(Protocol):
     def has_kernels(self) -> bool:
         """Whether this package has GPU kernels for it."""
 
+    @property
+    def learns_inputs(self) -> bool:
+        """Whether features have a gradient in inputs, without which no points can be learned."""
+
     def init(
         self,
         rng: Rng,

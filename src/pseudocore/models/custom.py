@@ -6,9 +6,8 @@ That is for the user to decide: a name that comes out of a file, be it a coreset
 config.toml or a preset, is refused (`refuse_code`), so a stranger's file runs no code.
 
 The function is called by keyword with those of `num_classes`, `shape`, `channels` it has parameters
-for, and with any of `width`, `depth`, `norm` that were asked for. The last `nn.Linear` of what it
-returns is the head, and must give the network's output; all before it is the body. Its own initial
-weights are not used: theta is drawn as for every network here, and the head has a bias.
+for, and with any of `width`, `depth`, `norm` that were asked for. How a network is taken apart is
+in `models/anatomy.py`.
 """
 
 import copy
@@ -18,14 +17,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import models, place_of
-from pseudocore.core.rng import Rng
 from pseudocore.core.types import Model, ModelSpec
-from pseudocore.models.flat import BatchNorm, FlatModel, Initial
+from pseudocore.models.anatomy import check_draws, check_kind, refused, taken_apart
+from pseudocore.models.flat import FlatModel, Initial
 
 
 def described(network: Any) -> tuple[dict[str, Any], Any]:
@@ -96,30 +95,29 @@ def load(
     initial: Initial = options.pop("init", "torch")
     name = network if isinstance(network, str) else place_of(network)
     if isinstance(network, nn.Module):
+        check_kind(name, network)
         module = copy.deepcopy(network).cpu()
     else:
         factory = _factory(name) if isinstance(network, str) else network
         offered = {"num_classes": num_classes, "shape": shape, "channels": shape[0]}
         module = _call(name, factory, offered, options)
-    body, num_features = _behead(name, module, num_classes)
-    body = _without_state(name, body)
-    _check(name, body, module, shape, num_features, num_classes)
+        check_kind(name, module)
+    body, num_features = taken_apart(name, module, shape, num_classes)
     description = {"name": name, **options, "init": initial}
-    return FlatModel(body, num_features, num_classes, description, initial)
-
-
-def _refused(name: str, code: str, text: str) -> ConfigError:
-    return ConfigError(f"network {name!r} {text}", code=f"network-{code}", network=name)
+    model = FlatModel(body, num_features, num_classes, description, initial)
+    model.may_attend = True
+    model.learns_inputs = check_draws(name, model, shape)
+    return model
 
 
 def _factory(name: str) -> Any:
     place, _, path = name.partition(":")
     if not all(part.isidentifier() for part in (*place.split("."), *path.split("."))):
-        raise _refused(name, "name", "is not named by package.module:function; write that")
+        raise refused(name, "name", "is not named by package.module:function; write that")
     try:
         found: Any = importlib.import_module(place)
     except Exception as error:  # a stranger's module may raise anything on import
-        raise _refused(
+        raise refused(
             name,
             "import",
             f"is in {place!r}, which cannot be imported ({type(error).__name__}: {error}); "
@@ -130,10 +128,10 @@ def _factory(name: str) -> Any:
             found = getattr(found, part)
     except AttributeError:
         text = f"is not there: {place!r} has no {path!r}; name a function in it"
-        raise _refused(name, "missing", text) from None
+        raise refused(name, "missing", text) from None
     if not callable(found):
         text = f"is a {type(found).__name__}; name a function that returns an nn.Module"
-        raise _refused(name, "not-callable", text)
+        raise refused(name, "not-callable", text)
     return found
 
 
@@ -144,13 +142,14 @@ def _call(
     try:
         # torch's own layers draw their initial weights from the global stream
         with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # buffers and unusual parameters keep what they are given
             network = factory(**keywords)
     except Exception as error:  # so may a stranger's function
         text = f"could not be made with {keywords} ({type(error).__name__}: {error})"
-        raise _refused(name, "factory", text) from error
+        raise refused(name, "factory", text) from error
     if not isinstance(network, nn.Module):
         text = f"is a {type(network).__name__}; its function must return an nn.Module"
-        raise _refused(name, "not-a-module", text)
+        raise refused(name, "not-a-module", text)
     return network
 
 
@@ -162,13 +161,13 @@ def _keywords(
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError) as error:
         text = f"has parameters that cannot be read ({error}); wrap it in a Python function"
-        raise _refused(name, "signature", text) from error
+        raise refused(name, "signature", text) from error
     kinds = {one.kind for one in parameters.values()}
     unknown = sorted(option for option in given if option not in parameters)
     if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
         known = ", ".join(parameters) or "none"
         text = f"has no {' or '.join(unknown)}; its parameters are {known}"
-        raise _refused(name, "options", text)
+        raise refused(name, "options", text)
     values = {key: value for key, value in offered.items() if key in parameters} | dict(given)
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     unmet = [
@@ -177,99 +176,10 @@ def _keywords(
         if one.default is one.empty and one.kind not in variadic and key not in values
     ]
     if unmet:
-        raise _refused(
+        raise refused(
             name,
             "parameters",
             f"requires {', '.join(unmet)}; it can be given {', '.join(offered)}, and width, depth "
             "and norm where asked for",
         )
     return values
-
-
-def _behead(name: str, network: nn.Module, num_classes: int) -> tuple[nn.Module, int]:
-    """The network with its last linear layer replaced by the identity, and that layer's inputs."""
-    linear = [(path, layer) for path, layer in _layers(network) if isinstance(layer, nn.Linear)]
-    if not linear or not linear[-1][0]:
-        text = "holds no nn.Linear that could be its head; its last layer must be one"
-        raise _refused(name, "head", text)
-    path, head = linear[-1]
-    if head.out_features != num_classes:
-        raise _refused(
-            name,
-            "classes",
-            f"has {head.out_features} outputs in its last nn.Linear ({path}), but the data has "
-            f"{num_classes} classes",
-        )
-    body = copy.deepcopy(network)
-    _replace(body, path, nn.Identity())
-    return body, head.in_features
-
-
-def _without_state(name: str, body: nn.Module) -> nn.Module:
-    """The same body with torch's batch norms as ours, whose statistics are values; other state and
-    randomness are refused.
-    """
-    ours: set[str] = set()
-    for path, layer in _layers(body):
-        if isinstance(layer, nn.BatchNorm2d):
-            if not layer.affine:
-                text = f"has a batch norm, {path!r}, with no gain and shift; make it affine"
-                raise _refused(name, "batch-norm", text)
-            _replace(body, path, BatchNorm(layer.num_features, layer.eps))
-            ours |= {f"{path}.mean", f"{path}.var"}
-        elif isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-            raise _refused(
-                name,
-                "dropout",
-                f"has a layer, {path!r}, that is dropout, which would draw from the global stream; "
-                "set its p to 0",
-            )
-    if other := sorted({path for path, _ in body.named_buffers()} - ours):
-        text = f"keeps state in buffers ({', '.join(other[:3])}); only nn.BatchNorm2d may"
-        raise _refused(name, "buffers", text)
-    return body
-
-
-def _check(
-    name: str,
-    body: nn.Module,
-    network: nn.Module,
-    shape: tuple[int, ...],
-    num_features: int,
-    num_classes: int,
-) -> None:
-    """Refuse a body that fails on the data's inputs or is random, and a head whose output is
-    changed.
-    """
-    outputs: list[Tensor] = []
-    head = [layer for _, layer in _layers(network) if isinstance(layer, nn.Linear)][-1]
-    handle = head.register_forward_hook(lambda _, __, output: outputs.append(output))
-    x = Rng(0)("foreign", name).normal(2, *shape)
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            features, again, output = body.train()(x), body(x), network.eval()(x)
-    except Exception as error:  # so may a stranger's network
-        text = f"fails on inputs of shape {shape} ({type(error).__name__}: {error})"
-        raise _refused(name, "input-shape", text) from error
-    finally:
-        handle.remove()
-    if not isinstance(features, Tensor) or features.shape != (2, num_features):
-        found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        text = f"must end in its head, but without it gives {found}, not (n, {num_features})"
-        raise _refused(name, "features", text)
-    if not torch.equal(features, again):
-        text = "gives other features when asked twice; it must draw nothing at random"
-        raise _refused(name, "random", text)
-    fits = isinstance(output, Tensor) and output.shape == (2, num_classes)
-    if not (outputs and fits and torch.equal(output, outputs[-1])):
-        text = "changes what its last nn.Linear gives; it must return those logits as they are"
-        raise _refused(name, "logits", text)
-
-
-def _layers(network: nn.Module) -> list[tuple[str, nn.Module]]:
-    return list(network.named_modules())
-
-
-def _replace(network: nn.Module, path: str, layer: nn.Module) -> None:
-    parent, _, attribute = path.rpartition(".")
-    setattr(network.get_submodule(parent), attribute, layer)

@@ -8,16 +8,19 @@ runs all draws at once.
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, cast
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Statistics
+from pseudocore.models.batch_norm import BatchNorm as BatchNorm
+from pseudocore.models.batch_norm import batch_norms, batch_statistics
+from pseudocore.models.initial import Convolution, initial_spread
 from pseudocore.models.norm_pool import NormPool
 from pseudocore.runtime.execution import is_eager
 
@@ -33,31 +36,6 @@ MIN_PIXELS_ONE_BY_ONE = 8192
 """Of all images together: from there on a CPU differentiates several networks faster one after the
 other. With 100 images of CIFAR-10 that is 2.6 times as fast, with ten digits half as fast.
 """
-
-
-class BatchNorm(nn.Module):
-    """Batch normalisation whose statistics are values: this batch's when training, else those
-    passed in as buffers.
-
-    No running averages: on a coreset of a few dozen points they never settle, and hidden state
-    would make a step impure.
-    """
-
-    def __init__(self, channels: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("var", torch.ones(channels))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:  # F.batch_norm, without its refusal of a single value
-            fixed = None, None, True, 0.0, self.eps, torch.backends.cudnn.enabled
-            return torch.batch_norm(x, self.weight, self.bias, *fixed)
-        mean, var = cast(Tensor, self.mean), cast(Tensor, self.var)
-        scale = self.weight * (var + self.eps).rsqrt()
-        return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
 
 
 class FlatModel:
@@ -85,15 +63,28 @@ class FlatModel:
             for name, parameter in body.named_parameters(remove_duplicate=False)
             if own_name[parameter] != name
         }
-        self._training = copy.deepcopy(body).to("meta").train()
-        self._fixed = copy.deepcopy(body).to("meta").eval()
+        own_state = {f"{name}.{kind}" for name in batch_norms(body) for kind in ("mean", "var")}
+        buffers = body.named_buffers(remove_duplicate=False)
+        constants = {name: value for name, value in buffers if name not in own_state}
+        self._constants = {("cpu", torch.float32): constants} if constants else {}
+        self._training, self._fixed = (copy.deepcopy(body).to("meta") for _ in range(2))
+        for norm in batch_norms(self._training).values():
+            norm.train()
+        for norm in batch_norms(self._fixed).values():
+            norm.eval()
         self._num_body = sum(self._sizes[:-2])
-        centre, self._scale, bound = _initial_spread(body, num_features, num_classes, initial)
+        centre, self._scale, bound = initial_spread(
+            body, num_features, num_classes, SPREAD[initial], flax=initial == "flax"
+        )
         self._centre_and_bound = {("cpu", torch.float32): (centre, bound)}
         self._description = dict(description or {})
-        self._has_convolutions = any(isinstance(part, nn.Conv2d) for part in body.modules())
+        self._has_convolutions = any(isinstance(part, Convolution) for part in body.modules())
         kernels = [part.has_kernel for part in body.modules() if isinstance(part, NormPool)]
         self.has_kernels = bool(kernels) and all(kernels)
+        self.may_attend = False
+        """Whether the body may hold attention, as a network from outside may."""
+        self.learns_inputs = True
+        """Whether features have a gradient in their inputs, without which no points can be learned."""
         self.num_features = num_features
         self.num_classes = num_classes
         self.num_parameters = sum(self._sizes)
@@ -169,7 +160,7 @@ class FlatModel:
                 given.append(x)
 
         module = self._training if statistics is None else self._fixed
-        weighted = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+        weighted = [part for part in module.modules() if isinstance(part, nn.Linear | Convolution)]
         with _watched(enumerate(weighted[1:]), note):
             features = self.features(theta, x, statistics)
         return [*(inputs.flatten(1) for inputs in given), features]
@@ -197,11 +188,9 @@ class FlatModel:
         found: dict[str, Tensor] = {}
 
         def note(name: str, x: Tensor) -> None:
-            found[f"{name}.mean"], found[f"{name}.var"] = _batch_statistics(x)
+            found[f"{name}.mean"], found[f"{name}.var"] = batch_statistics(x)
 
-        parts = self._training.named_modules()
-        norms = {name: part for name, part in parts if isinstance(part, BatchNorm)}
-        if norms:
+        if norms := batch_norms(self._training):
             with _watched(norms.items(), note):
                 self.features(theta, x)
         return found
@@ -216,7 +205,7 @@ class FlatModel:
         """
         if len(theta) == 1:
             return True
-        on_cpu_with_gradient = not x.is_cuda and torch.is_grad_enabled() and x.ndim == 4
+        on_cpu_with_gradient = not x.is_cuda and torch.is_grad_enabled() and x.ndim > 2
         small = on_cpu_with_gradient and len(x) * x[0, 0].numel() < MIN_PIXELS_ONE_BY_ONE
         return self._has_convolutions and is_eager() and not small
 
@@ -229,14 +218,26 @@ class FlatModel:
         keep_layout: bool = False,
     ) -> Tensor:
         """The features (n, h) of a network given its parameters."""
-        if self._has_convolutions and x.is_cuda and not keep_layout:
+        if self._has_convolutions and x.is_cuda and x.ndim == 4 and not keep_layout:
             x = x.contiguous(memory_format=torch.channels_last)  # which matrix units read
         named: dict[str, Tensor] = dict(zip(self._names, tensors, strict=False))  # but the head's
         named |= {name: named[own] for name, own in self._shared.items()}
         module = self._training if statistics is None else self._fixed
-        values = {**named, **(statistics or {})}
-        out: Tensor = functional_call(module, values, (x,), tie_weights=False)  # tied by name
+        values = {**self._buffers(tensors[0]), **named, **(statistics or {})}
+        # the fast kernels of attention know no batch of thetas, and have no second derivative
+        with sdpa_kernel(SDPBackend.MATH) if self.may_attend else nullcontext():
+            out: Tensor = functional_call(module, values, (x,), tie_weights=False)  # tied by name
         return out
+
+    def _buffers(self, like: Tensor) -> dict[str, Tensor]:
+        """Constant buffers on a device; floats in its type."""
+        kept, key = self._constants, (str(like.device), like.dtype)
+        if kept and key not in kept:  # kept, as what starts a layer is
+            kept[key] = {
+                name: value.to(like.device, like.dtype if value.is_floating_point() else None)
+                for name, value in kept["cpu", torch.float32].items()
+            }
+        return kept.get(key, {})
 
 
 @contextmanager
@@ -254,41 +255,3 @@ def _watched(
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    x = x.float() if x.dtype == torch.bfloat16 else x  # which rounds to three digits
-    return x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
-
-
-def _initial_spread(
-    body: nn.Module, num_features: int, num_classes: int, initial: Initial
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Centre, natural scale and half-width of the initial uniform distribution of each parameter,
-    in theta's order.
-    """
-    spread = {"weight": SPREAD[initial], "bias": 0.0 if initial == "flax" else SPREAD[initial]}
-    rows: list[Tensor] = []
-
-    def add(num: int, centre: float, scale: float, width: float) -> None:
-        rows.append(torch.tensor([centre, scale, width]).expand(num, 3))
-
-    for name, parameter in body.named_parameters():
-        layer, _, kind = name.rpartition(".")
-        owner = body.get_submodule(layer)
-        if isinstance(owner, nn.Linear | nn.Conv2d):
-            scale = 1 / math.sqrt(owner.weight[0].numel())
-            add(parameter.numel(), 0.0, scale, spread[kind] * scale)
-        elif isinstance(owner, nn.GroupNorm | BatchNorm):
-            add(parameter.numel(), float(kind == "weight"), 1.0, 0.0)
-        else:
-            raise ConfigError(
-                f"no initialisation is known for {name!r} of type {type(owner).__name__}",
-                code="network-no-initialisation",
-                layer=layer,
-            )
-    scale = 1 / math.sqrt(num_features)
-    add(num_features * num_classes, 0.0, scale, spread["weight"] * scale)
-    add(num_classes, 0.0, scale, spread["bias"] * scale)
-    centre, natural, width = torch.cat(rows).unbind(1)
-    return centre.contiguous(), natural.contiguous(), width.contiguous()

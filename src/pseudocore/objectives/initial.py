@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pseudocore.core.budget import Budget
 from pseudocore.core.config import Count
+from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 
@@ -94,6 +95,13 @@ def initial_inputs(
     """Starting network inputs (M, ...), noise at the scale of the data, and their labels (M,), in
     order of class.
     """
+    if not problem.model.learns_inputs:
+        raise ConfigError(
+            f"network {problem.model.describe().get('name')!r} has no gradient in its inputs, as one"
+            " that looks tokens up, so no points can be learned; select points (uniform, herding,"
+            " k-center), or learn them in its features (features=)",
+            code="no-input-gradient",
+        )
     index = initial_indices(problem, counts, rng)
     x, y = problem.batch(index)
     if kind == "noise":

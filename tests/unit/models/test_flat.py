@@ -103,9 +103,11 @@ def test_the_global_generators_are_left_alone() -> None:
     assert before[1:] == after[1:]
 
 
-def test_a_layer_without_known_initialisation_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no initialisation is known .* of type PReLU"):
-        FlatModel(nn.Sequential(nn.Flatten(), nn.PReLU()), 4, 2)
+def test_a_layer_of_unknown_kind_starts_like_the_values_it_has() -> None:
+    model = FlatModel(nn.Sequential(nn.Flatten(), nn.PReLU()), 4, 2)
+    assert model.init(Rng(0))[0] == model.init(Rng(1))[0] == 0.25
+    assert model.layer_scale()[0][0] == 0.25
+    assert model.layer_scale()[1][0] == 1.0
 
 
 class Tied(nn.Module):
