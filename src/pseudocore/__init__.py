@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pseudocore.measuring import fidelity
     from pseudocore.sizing import size
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Coreset", "Dataset", "Evaluation", "Examples", "Fidelity", "Posterior", "Prediction",
     "Problem", "PseudocoreError", "ReduceResult", "Rng", "Size", "__version__", "dataset", "evaluate",
