@@ -144,6 +144,7 @@ def _cell(
 
 
 def _keep(folder: Path, name: str, coreset: Coreset) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     save_coreset(folder / f"{name}.safetensors", coreset)
 
 

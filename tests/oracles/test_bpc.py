@@ -29,7 +29,7 @@ Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]
 
 STEPS, ETA = 5, 0.2
 SMALL: dict[str, Any] = {"per_class": 2, "max_start": 2, "num_inner_steps": STEPS}
-STEP = Rng(11)("step", 0)
+STEP = Rng(11)("step", 7)  # draws expert 2 and start 1
 
 
 class Kept:
@@ -68,6 +68,7 @@ def drawn(problem: Problem, method: Any) -> tuple[Tensor, Tensor]:
         int(STEP("expert").integers(3, 1)),
         int(STEP("start").integers(method.max_start, 1)),
     )
+    assert (expert, start) == (2, 1), "with 0 a step that reads no index would pass"
     return problem.experts.theta[expert, start:], problem.experts.theta[expert, start]
 
 
@@ -341,6 +342,26 @@ def test_no_experts_are_refused(problem: Problem) -> None:
         match=r"bpc-w learns from experts and was given none; .* `pseudocore experts gaussians",
     ):
         BPCWasserstein().init(replace(problem, experts=None), Rng(0))
+
+
+def test_momentum_keeps_a_share_of_the_last_change(problem: Problem) -> None:
+    """Of the images and of the inner step size: the same state with and without a velocity."""
+    method = BPCWasserstein(
+        **SMALL, inner_lr=ETA, inner_lr_lr=1e-3, image_lr=0.1, image_momentum=0.7
+    )
+    still = method.init(problem, Rng(0))
+    velocity = torch.full_like(still.images.x, 0.3)
+    moving = still._replace(
+        images=still.images._replace(velocity=velocity),
+        inner_lr_velocity=torch.full_like(still.inner_lr, 2.0),
+    )
+    first, second = (method.step(problem, state, STEP)[0] for state in (still, moving))
+    expected = first.images.velocity + 0.7 * velocity
+    torch.testing.assert_close(second.images.velocity, expected)
+    torch.testing.assert_close(second.images.x, still.images.x - 0.1 * expected)
+    slope = first.inner_lr_velocity + 0.7 * 2
+    torch.testing.assert_close(second.inner_lr_velocity, slope)
+    torch.testing.assert_close(second.inner_lr, ETA * torch.exp(-1e-3 * slope / ETA))
 
 
 def test_the_inner_step_size_stays_positive_where_sgd_would_not(problem: Problem) -> None:

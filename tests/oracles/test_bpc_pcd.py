@@ -20,10 +20,12 @@ from pseudocore.data.augment import DSA
 from pseudocore.methods.bayes.bpc_pcd import (
     BPCPersistentChains,
     PCDChains,
+    _thetas,
     gradient,
     move,
 )
 from pseudocore.methods.bayes.psvi import Points
+from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP
 from pseudocore.objectives.small_models import (
     Gaussian,
@@ -213,6 +215,39 @@ def test_drift_of_chains_in_equilibrium_is_zero(exact: Exact) -> None:
         _, drift, _ = move(exact.log_density, chains_from(begin, 0.1), Rng(7), num_leapfrog=5)
         z = drift.mean() / drift.std() * math.sqrt(3000)
         assert (z.abs() < 4) == is_zero
+
+
+def test_a_proposal_without_a_density_is_refused(exact: Exact) -> None:
+    """NaN: the chain stays where it was and its step size falls."""
+    chains = chains_from(draw(exact.full, 5, Rng(9)), 0.1)
+    nowhere = chains.z.sum(1)
+
+    def log_density(z: Tensor) -> Tensor:
+        value = exact.log_density(z)
+        return torch.where(z.sum(1) == nowhere, value, torch.nan)
+
+    after, drift, accept = move(log_density, chains, Rng(9), num_leapfrog=2, rate=0.1)
+    assert torch.equal(after.z, chains.z)
+    assert drift.tolist() == accept.tolist() == [0.0] * 5
+    torch.testing.assert_close(after.log_step, chains.log_step - 0.1 * 0.8)
+
+
+def test_without_data_chains_are_draws_from_the_prior(make_problem: MakeProblem) -> None:
+    """Of a network with norms, whose gains are around 1."""
+    problem = small_problem(model=ConvNet(width=2, depth=1), dtype=DOUBLE, reference=True)
+    problem = dataclasses.replace(problem, prior=GaussianPrior(0.5))
+    method = BPCPersistentChains(per_class=1, num_chains=60, num_warmup=25, num_leapfrog=4)
+    state = method.init(problem, Rng(0))
+    lone = state.points._replace(weight=torch.full_like(state.points.weight, -math.inf))
+    likelihood = method._likelihood(problem, lone, state.labels)
+    chains = method._fresh(problem, likelihood, Rng(1))
+    theta = _thetas(problem, chains)
+    centre, sd = problem.prior_moments()
+    z = (theta.mean(0) - centre) / (sd / math.sqrt(60))
+    assert float(z.square().mean()) == pytest.approx(1, abs=0.4)
+    gains = theta[:, centre == 1]
+    assert gains.shape[1] == 2
+    assert float(gains.mean()) == pytest.approx(1, abs=4 * 0.5 / math.sqrt(120))
 
 
 def test_step_sizes_follow_the_acceptance(exact: Exact) -> None:

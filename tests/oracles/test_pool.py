@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
+from pseudocore.methods.bayes.vbpc import VBPC
+from pseudocore.methods.condense.ld import LabelDistillationRidge
 from pseudocore.models.dense import MLP
 from pseudocore.objectives import pool
 from pseudocore.objectives.last_layer_gaussian import mean_squared_error
@@ -100,6 +102,26 @@ def test_training_is_torchs_adam_on_the_mean_squared_error(
         theirs = nn.utils.parameters_to_vector(network.parameters()).detach()
         assert (held.theta[1] - theirs).abs().max() < 1e-12
     assert held.moments.steps.flatten().tolist() == [0.0, 5.0, 0.0]
+
+
+@pytest.mark.parametrize("method", [VBPC, LabelDistillationRidge])
+def test_methods_train_their_pool_on_the_points_after_the_step(
+    problem: Problem, method: type[VBPC] | type[LabelDistillationRidge]
+) -> None:
+    """By torch's Adam, with targets (and images) that the step moves far."""
+    made = method(
+        per_class=2, pool_size=1, pool_lr=STEP_SIZE, batch_size=9, label_lr=0.5, weighting="ones"
+    )
+    state = made.init(problem, Rng(4))
+    after, _ = made.step(problem, state, Rng(4)("step"))
+    assert (after.learned.y - state.learned.y).abs().max() > 0.4
+    x = after.learned.x if method is VBPC else problem.batch(state.indices)[0]
+    network = module(state.pool.theta[0])
+    errors = network(x) - after.learned.y
+    (errors.square().sum() / 2 / len(errors)).backward()
+    torch.optim.Adam(network.parameters(), lr=STEP_SIZE).step()
+    theirs = nn.utils.parameters_to_vector(network.parameters()).detach()
+    torch.testing.assert_close(after.pool.theta[0], theirs, rtol=0, atol=1e-9)
 
 
 def test_only_the_picked_network_changes(problem: Problem, points: tuple[Tensor, Tensor]) -> None:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -244,6 +245,41 @@ def test_the_gradient_over_draws_is_unbiased(exact: Exact) -> None:
         assert ((estimates.mean(0) - getattr(wanted, name)).abs() < 4 * error).all()
     spreads = torch.stack([value for _, value in runs])
     assert abs(spreads.mean() - spread) < 4 * spreads.std() / math.sqrt(len(runs))
+
+
+def test_covariances_over_draws_divide_by_one_less_than_their_number(exact: Exact) -> None:
+    """D2, where it matters most: three draws, by numpy's covariance of log-likelihoods."""
+    points, q = exact.points(), exact.posterior(exact.points())
+    draws = draw(q, 3, Rng(1))
+    each = exact.model.log_likelihood(draws, points.x, points.y)  # (S, M)
+    rest = exact.model.log_likelihood(draws, *exact.data).sum(1) - each @ points.weight
+    together = np.cov(torch.cat([each, rest[:, None]], 1).numpy(), rowvar=False)
+    slopes, spread = gradient(exact.model, points, exact.data, 1.0, q, draws)
+    np.testing.assert_allclose(slopes.weight.numpy(), -together[:-1, -1], rtol=1e-9)
+    assert float(spread) == pytest.approx(together[-1, -1], rel=1e-9)
+
+
+def test_a_batch_of_real_examples_changes_the_gradient_by_noise_alone(
+    make_problem: MakeProblem,
+) -> None:
+    """Steps from one state with the same draws of the posterior; |z| < 4, and a batch that stood
+    for itself alone would be seen.
+    """
+    problem = make_problem()
+    options: dict[str, Any] = {"per_class": 2, "covariance": "draws", "num_draws": 20}
+    whole, some = PSVI(**options), PSVI(**options, batch_size=15)
+    state = whole.init(problem, Rng(0))
+
+    def slopes(method: PSVI) -> Tensor:
+        """Of points and weights; Adam's first moment after a first step is a share of them."""
+        moments = [method.step(problem, state, Rng(n))[0].moments for n in range(150)]
+        return torch.stack([torch.cat([m.x.first.flatten(), m.weight.first]) for m in moments])
+
+    by_whole, by_batch = slopes(whole), slopes(some)
+    noise = by_batch - by_whole
+    error = noise.std(0) / math.sqrt(len(noise))
+    assert (noise.mean(0) / error).abs().max() < 4
+    assert ((1 - 15 / 45) * by_whole.mean(0) / error).abs().max() > 6
 
 
 def test_the_gradient_vanishes_where_the_posteriors_are_one(exact: Exact) -> None:

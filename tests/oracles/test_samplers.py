@@ -252,6 +252,27 @@ def test_burn_in_finds_the_step_size_of_the_target_acceptance(target: float, gue
     assert not torch.equal(sizes[148], sizes[149])
 
 
+def test_a_proposal_without_a_density_is_refused_and_leaves_no_trace() -> None:
+    """NaN at the end of a trajectory: the chain stays, and its step size only shortens."""
+
+    def log_density(theta: Tensor, _: Rng) -> Tensor:
+        inside = theta.abs().amax(-1) < 1
+        return torch.where(inside, -0.5 * theta.square().sum(-1), torch.nan)
+
+    sampler = HMC(num_burn=20, num_leapfrog=3, step_size=5.0)
+    state = sampler.init(log_density, torch.full((4, 2), 0.1, dtype=torch.float64), Rng(0))
+    first, info = sampler.step(log_density, state, Rng(0)("step"))
+    assert torch.equal(first.theta, state.theta)
+    assert torch.equal(first.gradient, state.gradient)
+    assert info.accept.tolist() == info.accepted.tolist() == [0.0] * 4
+    assert info.energy_error.tolist() == [math.inf] * 4
+    for number in range(40):
+        first, info = sampler.step(log_density, first, Rng(0)("step", number))
+    assert first.theta.abs().max() < 1
+    assert (first.theta != 0.1).all(), "shorter steps are taken"
+    assert info.step_size.max() < 5
+
+
 def test_chains_do_not_interact() -> None:
     law, hmc = location(), HMC(num_leapfrog=3, step_size=0.05)
     starts = [law.mean + shift * Rng(4).normal(3, 10, dtype=torch.float64) for shift in (0.1, 0.3)]
