@@ -222,6 +222,18 @@ def build(
         return replace(problem, experts=ExpertFolder.open(setup.experts).mapped(problem))
 
 
+def networks(text: str, data: Dataset) -> list[Model]:
+    """Networks by name, each with its options, separated by commas: `mlp width=64, linear`."""
+    made = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, *words = part.split()
+        given: dict[str, Any] = {"model": name}
+        for field, _, value in (word.partition("=") for word in words):
+            given[field] = int(value) if value.isdigit() else value
+        made.append(_model(config.build(Setup, given, what=part), data, None))
+    return made
+
+
 def described(model: Any) -> tuple[dict[str, Any], Any]:
     """The fields of a setup for a network, and what to pass to `build` as `network`."""
     if model is None or isinstance(model, str):

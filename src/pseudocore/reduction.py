@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pseudocore.assembly import Reduction, resolve
+from pseudocore.assembly import Reduction, networks, resolve
 from pseudocore.contracts import contract_of
 from pseudocore.core import config
 from pseudocore.core.budget import PER_CLASS, Budget, with_budget
@@ -16,7 +16,7 @@ from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Coreset, NeedsExperts, NeedsReference, Selector
+from pseudocore.core.types import Coreset, NeedsExperts, NeedsReference, Selector, ServesNetworks
 from pseudocore.expert_training import with_experts
 from pseudocore.inference.last_layer_vi import calibrated
 from pseudocore.models import custom
@@ -138,6 +138,10 @@ def run_reduction(
                 run=folder,
                 on_epoch=lambda done, numbers: on_log(0, numbers),
             )
+        if isinstance(method, ServesNetworks) and method.also and not problem.also:
+            made = networks(method.also, problem.dataset)
+            also = tuple(replace(problem, model=each, reference=None) for each in made)
+            problem = replace(problem, also=also)
         if isinstance(method, NeedsReference):
             problem = with_reference(problem)
         if isinstance(method, Selector):

@@ -114,7 +114,10 @@ def against(full: FullPosterior | None, fitted: Inference) -> str | None:
 
 
 def with_reference(problem: Problem) -> Problem:
-    """The problem with a reference for a method that learns from one: its own, else the default."""
+    """The problem with a reference for a method that learns from one: its own, else the default;
+    and so the same data under other networks.
+    """
+    problem = dataclasses.replace(problem, also=tuple(map(with_reference, problem.also)))
     if problem.reference is not None:
         return problem
     with stage("reference", problem.device):
@@ -204,7 +207,7 @@ def _make(problem: Problem, made: Inference, seed: int, role: Role, num_fits: in
 
 def _bare(problem: Problem) -> Problem:
     """Without what belongs to making a coreset."""
-    return dataclasses.replace(problem, augment=None, experts=None, reference=None)
+    return dataclasses.replace(problem, augment=None, experts=None, reference=None, also=())
 
 
 def _built(inference: str | Inference, options: Mapping[str, Any]) -> Inference:

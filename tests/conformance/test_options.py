@@ -73,7 +73,11 @@ OF: dict[str, Mapping[str, Effect | str]] = {
         "mismatched_momentum": Effect({"momentum_scale": 2.0}),
         "target_accept": Effect({"num_burn": 10, "step_size": 1e-3}),
     },
-    "bpc-pcd": {"weight_lr": Effect({"weighting": "learned"})},
+    "bpc-pcd": {
+        "also": Effect(problem={"also": True}, other="mlp width=4 depth=1"),
+        "friction": Effect({"chains": "sghmc"}),
+        "weight_lr": Effect({"weighting": "learned"}),
+    },
     "k-center": NETWORK,
     "kip": {
         "bias_variance": Effect({"kernel": "ntk"}),

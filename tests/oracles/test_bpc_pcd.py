@@ -12,21 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from pseudocore import api, references
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.data.augment import DSA
-from pseudocore.methods.bayes.bpc_pcd import (
-    BPCPersistentChains,
-    PCDChains,
-    _thetas,
-    gradient,
-    move,
-)
+from pseudocore.methods.bayes.bpc_pcd import BPCPersistentChains
 from pseudocore.methods.bayes.psvi import Points
 from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP
+from pseudocore.objectives.persistent_chains import Chains, Networks, gradient, move
 from pseudocore.objectives.small_models import (
     Gaussian,
     Location,
@@ -38,7 +34,7 @@ from pseudocore.objectives.small_models import (
     posterior,
 )
 from pseudocore.runtime.loop import run
-from pseudocore.testing import small_problem
+from pseudocore.testing import few_digits, small_problem
 
 MakeProblem = Callable[..., Problem]
 Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]
@@ -100,8 +96,9 @@ def sigma_points(gaussian: Gaussian) -> Tensor:
     return torch.cat([gaussian.mean + root, gaussian.mean - root])
 
 
-def chains_from(thetas: Tensor, step_size: float) -> PCDChains:
-    return PCDChains(thetas, thetas.new_full((len(thetas),), math.log(step_size)))
+def chains_from(thetas: Tensor, step_size: float) -> Chains:
+    log_step = thetas.new_full((len(thetas),), math.log(step_size))
+    return Chains(thetas, log_step, torch.zeros_like(thetas))
 
 
 # --- the gradient
@@ -217,6 +214,32 @@ def test_drift_of_chains_in_equilibrium_is_zero(exact: Exact) -> None:
         assert (z.abs() < 4) == is_zero
 
 
+def test_without_a_test_chains_have_the_law_of_their_leapfrog_steps() -> None:
+    """Steps of size 1 on a standard normal: variance 1 / (1 - 1/4), or between those of the
+    smallest and largest jittered step; momentum is standard normal.
+    """
+    chains = chains_from(Rng(0).normal(4000, 1, dtype=DOUBLE), 1.0)
+    for number in range(30):
+        chains, _, _ = move(
+            lambda z: -0.5 * z.square().sum(1), chains, Rng(1)(number), num_leapfrog=3, friction=0.4
+        )
+    error = 4 * math.sqrt(2 / 4000)
+    variance = float(chains.z.var())
+    assert (1 - error) / (1 - 0.9**2 / 4) < variance < (1 + error) / (1 - 1.1**2 / 4)
+    assert float(chains.momentum.var()) == pytest.approx(1, abs=error)
+
+
+def test_without_a_test_chains_keep_their_momentum() -> None:
+    """All but the share that friction takes, which noise replaces."""
+    chains = chains_from(torch.zeros(4000, 1, dtype=DOUBLE), 1e-6)
+    chains = chains._replace(momentum=torch.full_like(chains.z, 2.0))
+    after, _, _ = move(
+        lambda z: -0.5 * z.square().sum(1), chains, Rng(1), num_leapfrog=1, friction=0.4
+    )
+    assert float(after.momentum.mean()) == pytest.approx(0.6 * 2, abs=4 * math.sqrt(0.64 / 4000))
+    assert float(after.momentum.var()) == pytest.approx(0.64, rel=4 * math.sqrt(2 / 4000))
+
+
 def test_a_proposal_without_a_density_is_refused(exact: Exact) -> None:
     """NaN: the chain stays where it was and its step size falls."""
     chains = chains_from(draw(exact.full, 5, Rng(9)), 0.1)
@@ -241,7 +264,7 @@ def test_without_data_chains_are_draws_from_the_prior(make_problem: MakeProblem)
     lone = state.points._replace(weight=torch.full_like(state.points.weight, -math.inf))
     likelihood = method._likelihood(problem, lone, state.labels)
     chains = method._fresh(problem, likelihood, Rng(1))
-    theta = _thetas(problem, chains)
+    theta = Networks((problem,)).theta(chains.z)
     centre, sd = problem.prior_moments()
     z = (theta.mean(0) - centre) / (sd / math.sqrt(60))
     assert float(z.square().mean()) == pytest.approx(1, abs=0.4)
@@ -294,7 +317,9 @@ def forward_kl(problem: Problem, full: Gaussian, coreset: Coreset) -> float:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"weighting": "learned"}, {"label_lr": 0.05}], ids=["points", "weights", "soft"]
+    "options",
+    [{}, {"weighting": "learned"}, {"label_lr": 0.05}, {"chains": "sghmc"}],
+    ids=["points", "weights", "soft", "sghmc"],
 )
 def test_on_a_classifier_it_nears_the_full_posterior(
     make_problem: MakeProblem, classifier: Any, options: dict[str, Any]
@@ -307,6 +332,42 @@ def test_on_a_classifier_it_nears_the_full_posterior(
     lag = ended.provenance["lag"]
     assert abs(lag["energy"]) < 4 / math.sqrt(8)
     assert lag["distance"] < 3 * lag["floor"]
+
+
+def test_with_several_networks_the_divergences_add_up() -> None:
+    """A step's gradient is the sum of those of each network with its own draws and chains."""
+    problem = small_problem(model=MLP(width=3, depth=1), dtype=DOUBLE, reference=True, also=True)
+    (other,) = problem.also
+    method = BPCPersistentChains(per_class=1, num_warmup=2, also="mlp width=4 depth=1")
+    state = method.init(problem, Rng(0))
+    after, _ = method.step(problem, state, Rng(1))
+    chains = Networks((problem, other)).theta(after.chains.z)
+    ends = chains.split([problem.model.num_parameters, other.model.num_parameters], 1)
+    x = state.points.x.clone().requires_grad_()
+    weight = state.points.weight.exp()
+    for number, (each, negative) in enumerate(zip((problem, other), ends, strict=True)):
+        assert each.reference is not None
+        place = Rng(1)("positive")(number).integers(len(each.reference.thetas), 16)
+        gap = [
+            (each.log_likelihood(thetas, x, state.labels) @ weight).mean()
+            for thetas in (each.reference.thetas[place], negative)
+        ]
+        ((gap[1] - gap[0]) / problem.num_train).backward()
+    assert x.grad is not None
+    torch.testing.assert_close(after.moments.x.first, 0.1 * x.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_other_networks_come_with_references_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `reduce`, from their names and options; a name that is none is refused."""
+    monkeypatch.setitem(references.OPTIONS, "hmc", {"num_chains": 1, "num_burn": 1, "num_draws": 3})
+    options: dict[str, Any] = {"per_class": 1, "num_steps": 1, "num_warmup": 1}
+    setup: dict[str, Any] = {"data": few_digits(), "model": "linear"}
+    run = api.reduce("bpc-pcd", **setup, **options, also="mlp width=3 depth=1, linear")
+    assert [each.model.num_parameters for each in run.problem.also] == []
+    assert run.coreset.provenance["options"]["also"] == "mlp width=3 depth=1, linear"
+    with pytest.raises(ConfigError) as refused:
+        api.reduce("bpc-pcd", **setup, **options, also="mlq")
+    assert "mlq" in str(refused.value)
 
 
 def test_weights_are_mass_ones_or_learned(make_problem: MakeProblem, classifier: Any) -> None:

@@ -90,6 +90,8 @@ class Problem:
     precision: Precision = "float32"
     experts: Experts | None = None
     reference: Reference | None = None
+    also: tuple["Problem", ...] = ()
+    """The same data under other networks, for a method that serves several."""
     cache: Cache | None = None
 
     @property

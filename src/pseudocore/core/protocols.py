@@ -254,6 +254,15 @@ class NeedsReference(Protocol):
 
 
 @runtime_checkable
+class ServesNetworks(Protocol):
+    """A method whose coreset can serve several networks at once, `Problem.also`."""
+
+    @property
+    def also(self) -> str | None:
+        """The other ones, as `mlp width=64, convnet3 norm=none`."""
+
+
+@runtime_checkable
 class AssumesInference(Protocol):
     """A method whose points are made for one inference, by name; declared as a class attribute.
     None takes the declaration of a parent class back.

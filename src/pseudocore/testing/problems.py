@@ -13,6 +13,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Augment, Coreset, Dataset, Examples, Experts, ModelSpec
 from pseudocore.data import digits, preprocessing
 from pseudocore.models.convnet import ConvNetWide
+from pseudocore.models.dense import MLP
 from pseudocore.training.experts import Training, train
 
 PER_CLASS = 12
@@ -50,10 +51,12 @@ def small_problem(
     experts: bool = False,
     imbalanced: bool = False,
     reference: bool = False,
+    also: bool = False,
 ) -> Problem:
     """`few_digits` under a network, by default a `convnet-wide` of four and eight channels with
     this `norm`; with `experts`, two of them trained for four epochs on `few_digits` of equal
-    classes; with `reference`, draws that stand in for those of the full-data posterior.
+    classes; with `reference`, draws that stand in for those of the full-data posterior; with
+    `also`, a second network with its own.
     """
     data, where = few_digits(imbalanced=imbalanced), torch.device(device)
     torch.backends.cudnn.deterministic = True  # a GPU gives the same bits twice only then
@@ -69,6 +72,9 @@ def small_problem(
     if reference:
         thetas = problem.model.init(Rng(0), num=NUM_THETAS, device=where, dtype=dtype)
         problem = replace(problem, reference=FewDraws(thetas))
+    if also:
+        options: Any = {"dtype": dtype, "device": device, "reference": True}
+        problem = replace(problem, also=(small_problem(model=MLP(width=4, depth=1), **options),))
     return replace(problem, augment=augment)
 
 

@@ -14,7 +14,8 @@ $\pi_{u,w}$ are the ends of chains that persist from step to step (Tieleman 2008
 Restricted Boltzmann Machines using Approximations to the Likelihood Gradient"): every step moves
 them by one trajectory of Hamiltonian Monte Carlo on the points as they are, Metropolis test
 included, and then the points by Adam. The chains walk in units of the prior, $\theta = c + \sigma
-z$, at temperature 1.
+z$, at temperature 1. With several networks (`also`) $\theta$ holds the parameters of all,
+independent of each other given the points, and the divergences add up.
 
 | symbol | here | | symbol | here |
 |---|---|---|---|---|
@@ -27,11 +28,10 @@ every chain and positive draw.
 Deviations:
   D1. Adam along a cosine. Step sizes of trajectories adapt to `target_accept` at a rate that falls
       along the same cosine, so that at the end the chains leave their posterior invariant.
-  D2. Weights are learned as logarithms and labels as logits: they stay positive and distributions.
+  D2. Several networks share the Metropolis test and step size of a chain.
+  D3. Weights are learned as logarithms and labels as logits: they stay positive and distributions.
 """
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -45,15 +45,16 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.inference.hmc import leapfrog
 from pseudocore.objectives.initial import Initial, initial_inputs
-from pseudocore.runtime import autodiff
+from pseudocore.objectives.persistent_chains import (
+    Chains,
+    LogLikelihood,
+    Networks,
+    gradient,
+    move,
+)
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
 
-FIRST_STEP_SIZE = 0.02
-"""Of a trajectory, in units of the prior."""
-JITTER = 0.1
-"""Every trajectory's step size varies by this share, which breaks resonance."""
 ADAPTATION = 0.1
 """Rate at which the logarithm of a step size follows the acceptance."""
 SMOOTHING = 0.1
@@ -62,26 +63,17 @@ NUM_FRESH, NUM_PROBES = 40, 1000
 """Draws of every fresh chain and training inputs behind the lag."""
 
 
-LogLikelihood = Callable[[Tensor], Tensor]
-"""Thetas (draws, parameters) to the total log-likelihood of weighted points, (draws,)."""
-
-
 class PCDPoints(NamedTuple):
     x: Tensor  # network inputs (M, ...)
     y: Tensor  # logits of the labels (M, classes), where they are learned
     weight: Tensor  # logarithms (M,)
 
 
-class PCDChains(NamedTuple):
-    z: Tensor  # parameters in units of the prior (chains, parameters)
-    log_step: Tensor  # logarithms of leapfrog step sizes (chains,)
-
-
 class PCDState(NamedTuple):
     points: PCDPoints
     labels: Tensor  # the class each point stands for (M,)
     moments: Any  # Adam's, PCDPoints of Moments
-    chains: PCDChains
+    chains: Chains  # of all networks
     unit: Tensor  # () standard deviation of network inputs
     step: Tensor  # () steps taken
 
@@ -89,7 +81,7 @@ class PCDState(NamedTuple):
 class PCDInfo(NamedTuple):
     gap: Tensor
     """Log-likelihood of the points under the reference less that under the chains, in nats per
-    training example; its gradient is that of the KL, and it tends to 0.
+    training example and network; its gradient is that of the KL, and it tends to 0.
     """
     drift: Tensor
     """Mean change of the chains' log-density by this step; 0 for chains that have caught up."""
@@ -125,8 +117,18 @@ class BPCPersistentChains(Budget):
     """Adam's step size on the logits of soft labels; 0 keeps the labels hard."""
     initial: Initial = "real"
     """Start from real points, from mixes of two of a class, or from noise."""
+    also: str | None = None
+    """Other networks that the coreset is to serve as well, each with its options, separated by
+    commas: `mlp width=64, convnet3 norm=none`. Defaults to none.
+    """
     num_positive: Count = 16
     """Draws of the reference a step."""
+    chains: Literal["hmc", "sghmc"] = "hmc"
+    """Chains with a Metropolis test; or without, which keep their momentum and travel further, and
+    whose draws are off by the size of their steps.
+    """
+    friction: Annotated[float, Range(above=0, high=1)] = 0.3
+    """Share of its momentum that a chain of sghmc loses before each trajectory."""
     num_chains: Count = 8
     """Persistent chains on the coreset."""
     num_leapfrog: Count = 5
@@ -143,6 +145,12 @@ class BPCPersistentChains(Budget):
             raise ConfigError(
                 "bpc-pcd takes no augmentation; leave --augment out", code="no-augmentation"
             )
+        if self.also is not None and not problem.also:
+            raise ConfigError(
+                f"bpc-pcd is to serve {self.also!r} too, but the problem holds no such networks; "
+                "`reduce` adds them, or set Problem.also",
+                code="needs-networks",
+            )
         x, labels = initial_inputs(problem, self.counts(problem), self.initial, rng("points"))
         one_hot = torch.eye(problem.num_classes, dtype=x.dtype, device=x.device)[labels]
         logits = ((1 - SMOOTHING) * one_hot + SMOOTHING / problem.num_classes).log()
@@ -156,24 +164,24 @@ class BPCPersistentChains(Budget):
 
     def step(self, problem: Problem, state: PCDState, rng: Rng) -> tuple[PCDState, PCDInfo]:
         decay = cosine(state.step, self.num_steps)
+        networks, num = self._networks(problem), problem.num_train
         likelihood = self._likelihood(problem, state.points, state.labels)
         chains, drift, accept = self._moved(
             problem, likelihood, state.chains, rng("chains"), ADAPTATION * decay
         )
-        draws, num = _reference(problem), problem.num_train
-        place = rng("positive").integers(len(draws), self.num_positive, device=problem.device)
         slopes, gap = gradient(  # Eq. (17)
             lambda thetas, points: self._likelihood(problem, points, state.labels)(thetas),
             state.points,
-            draws.index_select(0, place),
-            _thetas(problem, chains),
+            networks.draw(self.num_positive, rng("positive")),
+            networks.theta(chains.z),
         )
         weight_lr = self.weight_lr if self.weighting == "learned" else 0.0
         rates = [decay * self.image_lr * state.unit, decay * self.label_lr, decay * weight_lr]
         changes, moments = adam(tree_map(lambda slope: slope / num, slopes), state.moments, rates)
         points = tree_map(torch.sub, state.points, changes)
         total_weight, step_size = points.weight.exp().sum(), chains.log_step.exp().mean()
-        info = PCDInfo(gap / num, drift.mean(), accept.mean(), step_size, total_weight)
+        gap = gap / (num * len(networks.problems))
+        info = PCDInfo(gap, drift.mean(), accept.mean(), step_size, total_weight)
         return PCDState(points, state.labels, moments, chains, state.unit, state.step + 1), info
 
     def coreset(self, problem: Problem, state: PCDState) -> Coreset:
@@ -186,37 +194,42 @@ class BPCPersistentChains(Budget):
         y = points.y.softmax(1) if self.label_lr > 0 else labels
         return points.x, y, points.weight.exp()
 
+    def _networks(self, problem: Problem) -> Networks:
+        """The problem's network and those beside it."""
+        return Networks((problem, *(problem.also if self.also else ())))
+
     def _likelihood(self, problem: Problem, points: PCDPoints, labels: Tensor) -> LogLikelihood:
         x, y, weight = self._decoded(points, labels)
-        return lambda thetas: problem.log_likelihood(thetas, x, y) @ weight
+        networks = self._networks(problem)
+        return lambda thetas: networks.log_likelihood(thetas, x, y) @ weight
 
-    def _fresh(self, problem: Problem, likelihood: LogLikelihood, rng: Rng) -> PCDChains:
-        """Chains from the network's own start, warmed up."""
-        options: Any = {"device": problem.device, "dtype": problem.dtype}
-        centre, sd = problem.prior_moments()
-        z = (problem.model.init(rng("start"), num=self.num_chains, **options) - centre) / sd
-        chains = PCDChains(z, z.new_full((self.num_chains,), math.log(FIRST_STEP_SIZE)))
+    def _fresh(self, problem: Problem, likelihood: LogLikelihood, rng: Rng) -> Chains:
+        """Chains from the networks' own starts, warmed up with the Metropolis test."""
+        chains = self._networks(problem).begin(self.num_chains, rng)
         for number in range(self.num_warmup):
             stream = rng("warmup", number)
-            chains, *_ = self._moved(problem, likelihood, chains, stream, ADAPTATION)
+            chains, *_ = self._moved(problem, likelihood, chains, stream, ADAPTATION, tested=True)
         return chains
 
     def _moved(
         self,
         problem: Problem,
         likelihood: LogLikelihood,
-        chains: PCDChains,
+        chains: Chains,
         rng: Rng,
         rate: Tensor | float,
-    ) -> tuple[PCDChains, Tensor, Tensor]:
-        centre, sd = problem.prior_moments()
+        *,
+        tested: bool = False,
+    ) -> tuple[Chains, Tensor, Tensor]:
+        theta = self._networks(problem).theta
         return move(
-            lambda z: likelihood(centre + sd * z) - 0.5 * z.square().sum(1),
+            lambda z: likelihood(theta(z)) - 0.5 * z.square().sum(1),
             chains,
             rng,
             num_leapfrog=self.num_leapfrog,
             target_accept=self.target_accept,
             rate=rate,
+            friction=None if tested or self.chains == "hmc" else self.friction,
         )
 
     def _lag(self, problem: Problem, state: PCDState) -> dict[str, float]:
@@ -224,101 +237,33 @@ class BPCPersistentChains(Budget):
 
         `energy` is the mean log-likelihood of the points under the fresh ones less that under the
         persistent ones, in standard deviations of the former; `distance` the total variation
-        between their averaged predictions for training inputs, and `floor` that between as many
-        fresh draws and all.
+        between their averaged predictions for training inputs, by the network of which it is
+        largest, and `floor` that between as many fresh draws and all.
         """
-        rng = Rng(0)("lag")
+        rng, networks = Rng(0)("lag"), self._networks(problem)
         likelihood = self._likelihood(problem, state.points, state.labels)
         chains, kept = self._fresh(problem, likelihood, rng("fresh")), []
         for number in range(NUM_FRESH):
-            chains, *_ = self._moved(problem, likelihood, chains, rng("kept", number), 0.0)
-            kept.append(_thetas(problem, chains))
+            stream = rng("kept", number)
+            chains, *_ = self._moved(problem, likelihood, chains, stream, 0.0, tested=True)
+            kept.append(networks.theta(chains.z))
+        own = networks.theta(state.chains.z)
         x, _ = problem.batch(rng("probes").permutation(problem.num_train)[:NUM_PROBES])
-        average, few, own = (
-            torch.stack([problem.logits(each, x).softmax(-1).mean(0) for each in thetas]).mean(0)
-            for thetas in (kept, kept[-1:], [_thetas(problem, state.chains)])
+        average, few, theirs = (
+            torch.stack([networks.probs(each, x) for each in thetas]).mean(0)
+            for thetas in (kept, kept[-1:], [own])
         )
         energies = torch.cat([likelihood(each) for each in kept])
-        energy = energies.mean() - likelihood(_thetas(problem, state.chains)).mean()
+        energy = energies.mean() - likelihood(own).mean()
         return {
             "energy": float(energy / energies.std()),
-            "distance": 0.5 * float((own - average).abs().sum(1).mean()),
-            "floor": 0.5 * float((few - average).abs().sum(1).mean()),
+            "distance": _largest_distance(theirs, average),
+            "floor": _largest_distance(few, average),
         }
 
 
-def gradient(
-    likelihood: Callable[[Tensor, Any], Tensor], points: Any, positive: Tensor, negative: Tensor
-) -> tuple[Any, Tensor]:
-    """Eq. (17) in every part of `points`, and the gap of which it is the negative gradient.
-
-    Args:
-        likelihood: Thetas (draws, parameters) and points to their total log-likelihood, (draws,).
-        points: A NamedTuple of tensors.
-        positive: Draws from the posterior on the data (draws, parameters).
-        negative: Draws from the posterior on the points.
+def _largest_distance(probs: Tensor, others: Tensor) -> float:
+    """Total variation between predictions (networks, n, classes), of the network where it is
+    largest.
     """
-    thetas, num = torch.cat([positive, negative]), len(positive)
-
-    def divergence(*parts: Tensor) -> Tensor:
-        value = likelihood(thetas, type(points)(*parts))
-        return value[num:].mean() - value[:num].mean()
-
-    places = tuple(range(len(points)))
-    value, slopes = autodiff.value_and_grad(divergence, places, pure=False)(*points)
-    return type(points)(*slopes), -value
-
-
-def move(
-    log_density: LogLikelihood,
-    chains: PCDChains,
-    rng: Rng,
-    *,
-    num_leapfrog: int,
-    target_accept: float = 0.8,
-    rate: Tensor | float = 0.0,
-) -> tuple[PCDChains, Tensor, Tensor]:
-    """One trajectory of every chain with its Metropolis test.
-
-    Returns:
-        The chains, whose step sizes follow the acceptance at `rate`; the change of their
-        log-density; and their acceptance probability (chains,).
-    """
-    z = chains.z
-    like: Any = {"device": z.device, "dtype": z.dtype}
-
-    def uphill(z: Tensor) -> tuple[Tensor, Tensor]:
-        def total(z: Tensor) -> tuple[Tensor, Tensor]:
-            value = log_density(z)
-            return value.sum(), value
-
-        result: tuple[Tensor, Tensor] = autodiff.grad(total, has_aux=True, pure=False)(z)
-        return result
-
-    momentum = rng("momentum").normal(*z.shape, **like)
-    jitter = 1 + JITTER * (2 * rng("jitter").uniform(len(z), **like) - 1)
-    slope, before = uphill(z)
-    end, after, _, value = leapfrog(
-        uphill, z, momentum, slope, chains.log_step.exp() * jitter, num_leapfrog
-    )
-    gain = value - before - 0.5 * (after.square().sum(1) - momentum.square().sum(1))
-    accept = gain.exp().clamp(max=1).nan_to_num(0.0)
-    taken = rng("accept").uniform(len(z), **like) < accept
-    end = torch.where(taken.unsqueeze(1), end, z)
-    drift = torch.where(taken, value - before, 0.0)
-    return PCDChains(end, chains.log_step + rate * (accept - target_accept)), drift, accept
-
-
-def _thetas(problem: Problem, chains: PCDChains) -> Tensor:
-    centre, sd = problem.prior_moments()
-    return centre + sd * chains.z
-
-
-def _reference(problem: Problem) -> Tensor:
-    """Draws from the posterior on the data (draws, parameters)."""
-    if problem.reference is None:
-        raise ConfigError(
-            "bpc-pcd learns from draws of the full-data posterior; the problem has no reference",
-            code="needs-reference",
-        )
-    return problem.reference.thetas
+    return 0.5 * float((probs - others).abs().sum(-1).mean(1).max())
