@@ -45,14 +45,14 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.objectives.initial import Initial, initial_inputs
-from pseudocore.objectives.persistent_chains import (
+from pseudocore.inference.persistent_chains import (
     Chains,
     LogLikelihood,
     Networks,
     gradient,
     move,
 )
+from pseudocore.objectives.initial import Initial, initial_inputs
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
 
 ADAPTATION = 0.1
