@@ -29,6 +29,7 @@ from pseudocore.data import Reading, read
 from pseudocore.evaluation.evaluate import Evaluation, Extras, assess
 from pseudocore.evaluation.metrics import Metrics
 from pseudocore.expert_training import train_experts
+from pseudocore.features.backbone import described as described_features
 from pseudocore.inference.posterior import FunctionPosterior, Posterior
 from pseudocore.objectives.multiformation import decoded
 from pseudocore.progress import progress as progress_bar
@@ -48,6 +49,7 @@ def reduce(
     data: Data | None = None,
     *,
     model: Any = None,
+    features: Any = None,
     preset: str | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
@@ -67,6 +69,9 @@ def reduce(
         model: A name, an object such as `models.ConvNet(width=32)`, an `nn.Module` (its weights are
             not used), or a function that makes one. Defaults to convnet3 for images and mlp for
             features.
+        features: A frozen network whose outputs take the place of the inputs: an `nn.Module`, a name
+            such as "timm:resnet18" with `feature_weights=` a file, or features that are computed
+            already, (train, test). Defaults to none.
         preset: Settings to start from, such as "vbpc2025/cifar10-ipc10"; what is given wins.
         seed: Seed of every random stream. Defaults to the preset's, or 0.
         out: A folder to keep the run in, as the command line does. Defaults to none.
@@ -85,7 +90,8 @@ def reduce(
     Raises:
         RunError: The method diverged or was interrupted; `error.fields["result"]` has what is left.
     """
-    reduction, network = reduction_of(method, data, model, preset, seed, options)
+    named, backbone = described_features(features)
+    reduction, network = reduction_of(method, data, model, preset, seed, {**options, **named})
     history: list[dict[str, float]] = []
     name = methods.name_of(reduction.method)
     with profiling.recording():
@@ -94,7 +100,7 @@ def reduce(
             with profiling.stage("load"):
                 given = read(data, reading(reduction.setup))
             reduction = replace(reduction, setup=replace(reduction.setup, data=given.name))
-        problem = build(reduction.setup, given, device=device, network=network)
+        problem = build(reduction.setup, given, device=device, network=network, features=backbone)
         folder = None if out is None else Run.create(out, resolved(reduction, problem).to_config())
         total = reduction.method.num_steps if isinstance(reduction.method, Iterative) else 0
         title = f"{name} on {problem.data.name}"

@@ -17,6 +17,7 @@ from pseudocore.core.types import Dataset, DataSpec, Model, Preprocess
 from pseudocore.data import DSA, Reading, columns, read
 from pseudocore.data import preprocessing as whiten
 from pseudocore.data.reading import Missing
+from pseudocore.features.embed import embed
 from pseudocore.models import custom
 from pseudocore.runtime.allocator import keep_freed_memory
 from pseudocore.runtime.profiling import stage
@@ -27,7 +28,7 @@ from pseudocore.store.expert_folder import ExpertFolder
 Data = Any
 """A name, a path, or anything else that `dataset` makes a data set of."""
 
-READING_FIELDS = ("target", "drop", "missing", "resize")
+READING_FIELDS = ("target", "labels", "drop", "missing", "resize")
 """Fields of a setup that say how to read its data."""
 
 NETWORK_FIELDS = ("width", "depth", "norm", "init")
@@ -45,6 +46,8 @@ class Setup:
     """Name or path of the data set."""
     target: str | None = None
     """Column of a table that holds the labels."""
+    labels: str | None = None
+    """File of the labels, for inputs in one .npy file."""
     drop: str | None = None
     """Columns of a table to leave out, separated by commas."""
     missing: Missing | None = None
@@ -53,9 +56,16 @@ class Setup:
     """
     resize: Annotated[int | None, Range(low=1)] = None
     """Height and width to bring images to, from their centre square."""
+    features: str | None = None
+    """Frozen network whose outputs take the place of the inputs, computed once: timm:NAME,
+    torchvision:NAME, open_clip:NAME or package.module:function; or an .npz file of them, train and
+    test.
+    """
+    feature_weights: str | None = None
+    """File of that network's weights."""
     model: str | None = None
-    """Network, or package.module:function that makes one. Defaults to convnet3 for images and mlp
-    for features.
+    """Network, or package.module:function that makes one. Defaults to convnet3 for images, linear
+    for features of a frozen network and mlp for others.
     """
     width: Annotated[int | None, Range(low=1)] = None
     """Width of the network. Defaults to the network's own."""
@@ -146,6 +156,7 @@ def reading(setup: Setup, *, lenient: bool = False) -> Reading:
     """How to read the data of a setup."""
     return Reading(
         target=setup.target,
+        labels=setup.labels,
         drop=columns(setup.drop or ()),
         missing=setup.missing or "refuse",
         resize=setup.resize,
@@ -155,7 +166,10 @@ def reading(setup: Setup, *, lenient: bool = False) -> Reading:
 
 def resolve(setup: Setup, data: Dataset | DataSpec) -> Setup:
     """The same setup with its network written out."""
-    return replace(setup, model=setup.model or ("convnet3" if data.is_images else "mlp"))
+    default = "convnet3" if data.is_images else "mlp"
+    if isinstance(data, Dataset) and data.embedded is not None:
+        default = "linear"
+    return replace(setup, model=setup.model or default)
 
 
 def build(
@@ -166,6 +180,7 @@ def build(
     root: Path | None = None,
     network: Any = None,
     preprocess: Preprocess | None = None,
+    features: Any = None,
 ) -> Problem:
     """Load the data, make the network and fit the preprocessing.
 
@@ -177,6 +192,8 @@ def build(
         root: A folder to look for data sets in first.
         network: The network, where the setup cannot rebuild it (see `described`).
         preprocess: The preprocessing, where it is known. Defaults to one fitted to the data.
+        features: The frozen network, or features of training and test half, where the setup cannot
+            rebuild them. Defaults to those the setup names.
 
     Returns:
         The problem.
@@ -190,6 +207,7 @@ def build(
         if data is None:
             with stage("load"):
                 data = read(setup.data, reading(setup), root=root)
+        data = _embedded(setup, data, features, where)
         model = _model(resolve(setup, data), data, network)
         augment = DSA(strategy=setup.augment, siamese=setup.siamese) if setup.augment else None
         if augment is not None and not data.is_images:
@@ -232,6 +250,23 @@ def networks(text: str, data: Dataset) -> list[Model]:
             given[field] = int(value) if value.isdigit() else value
         made.append(_model(config.build(Setup, given, what=part), data, None))
     return made
+
+
+def _embedded(
+    setup: Setup, data: Dataset | DataSpec, features: Any, device: torch.device
+) -> Dataset | DataSpec:
+    """The data as features of a frozen network, where one is given and they are not yet."""
+    source = setup.features if features is None else features
+    if source is None and setup.feature_weights is not None:
+        raise ConfigError(
+            f"feature_weights = {setup.feature_weights!r} belong to no network; name it (features)",
+            code="weights-without-network",
+        )
+    if source is None or isinstance(data, DataSpec) or data.embedded is not None:
+        return data
+    with stage("features", device):
+        weights = setup.feature_weights
+        return embed(data, source, weights=weights, device=device, cache=CacheFolder())
 
 
 def described(model: Any) -> tuple[dict[str, Any], Any]:

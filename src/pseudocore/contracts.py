@@ -24,6 +24,7 @@ from pseudocore.core.types import (
 )
 from pseudocore.data import hugging_face, read
 from pseudocore.data import preprocessing as whiten
+from pseudocore.features import backbone
 from pseudocore.models import custom
 from pseudocore.runtime.profiling import stage
 
@@ -99,6 +100,9 @@ def build_problem(
     if "model" in changes:  # another network has its own width and norm
         fields = {k: v for k, v in fields.items() if k in changes or k not in NETWORK_FIELDS}
     fields = {name: value for name, value in fields.items() if value is not None}
+    is_embedded = isinstance(data, Dataset) and data.embedded is not None
+    if alone is None and not is_embedded and not {"features", "feature_weights"} & {*changes}:
+        backbone.refuse_code(fields)
     setup = config.build(Setup, fields, what="setup")
     given: Dataset | DataSpec | None
     if alone is not None:

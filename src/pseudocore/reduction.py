@@ -18,6 +18,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, NeedsExperts, NeedsReference, Selector, ServesNetworks
 from pseudocore.expert_training import with_experts
+from pseudocore.features.embed import nearest
 from pseudocore.inference.last_layer_vi import calibrated
 from pseudocore.models import custom
 from pseudocore.presets import read as read_preset
@@ -166,6 +167,8 @@ def run_reduction(
         preprocess=problem.preprocess.describe(),
         versions=versions(),
     )
+    if problem.dataset.embedded is not None and coreset.indices is None:
+        coreset = coreset.with_provenance(nearest=nearest(problem, coreset).tolist())
     if encoding := problem.dataset.encoding:
         coreset = coreset.with_provenance(encoding=list(encoding))
     if isinstance(method, NeedsReference) and problem.reference is not None:

@@ -22,6 +22,15 @@ class Examples(NamedTuple):
     y: Tensor
 
 
+class Embedded(NamedTuple):
+    """Where features come from."""
+
+    name: str
+    """Of the network."""
+    fingerprint: str = ""
+    """Of the network and its inputs; empty for features that came ready."""
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A labelled training set and its test set, checked once on construction.
@@ -38,6 +47,8 @@ class Dataset:
     """How the columns of a table became features, as plain values (`data.tables.Encoding`)."""
     notes: tuple[str, ...] = ()
     """What was decided in reading it, in sentences: a test half held out, gaps filled, …."""
+    embedded: "Embedded | None" = None
+    """What its inputs are features of, where they are a network's."""
 
     def __repr__(self) -> str:
         kind = "images" if self.is_images else "inputs"
@@ -123,7 +134,11 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of shapes, types and bytes of both splits."""
+        """sha256 of shapes, types and bytes of both splits; of features, which differ by rounding
+        from machine to machine, that of what they were computed from.
+        """
+        if self.embedded is not None and self.embedded.fingerprint:
+            return self.embedded.fingerprint
         digest = hashlib.sha256(f"{self.num_classes}".encode())
         for tensor in (*self.train, *self.test):
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())

@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 from pseudocore.core.contract import Contract as Contract
 from pseudocore.core.contract import DataSpec as DataSpec
 from pseudocore.core.dataset import Dataset as Dataset
+from pseudocore.core.dataset import Embedded as Embedded
 from pseudocore.core.dataset import Examples as Examples
 from pseudocore.core.dataset import feature_names
 from pseudocore.core.errors import DataError
@@ -182,6 +183,19 @@ class Coreset:
                 code="invalid-provenance",
             )
         return dict(table)
+
+    @property
+    def nearest(self) -> Tensor | None:
+        """Training points (M,) to show for the points: those selected, or for made points in
+        features the nearest of their class; None where neither is known.
+        """
+        if self.indices is not None:
+            return self.indices
+        known = self.provenance.get("nearest")
+        if not isinstance(known, list) or len(known) != len(self):
+            return None
+        is_places = all(type(place) is int and place >= 0 for place in known)
+        return torch.tensor(known) if is_places else None
 
     @property
     def is_encoded(self) -> bool:

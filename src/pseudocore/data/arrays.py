@@ -50,11 +50,7 @@ def read_npy(path: Path) -> Raw:
     for name in sorted(names):
         file = path / f"{name}.npy"
         if file.is_file():
-            try:
-                arrays[name] = np.load(file, mmap_mode="c", allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
-                message = "cannot be read as one array of plain values; numpy.save writes one"
-                raise _unfit(file, message) from error
+            arrays[name] = _array(file)
     return raw_of(arrays, str(path))
 
 
@@ -91,6 +87,30 @@ def raw_of(arrays: Mapping[str, Any], where: str) -> Raw:
         if x in arrays
     ]
     return Raw(tuple(halves), names, cast(Layout | None, layout))
+
+
+def is_array(path: Path) -> bool:
+    """Whether a path is one array, whose labels are in another file."""
+    return path.suffix == ".npy" and path.is_file()
+
+
+def read_array(path: Path, labels: str | None) -> Raw:
+    """Inputs in a .npy file, memory-mapped, and their labels in another."""
+    if labels is None:
+        message = "holds inputs without labels; name the file of their labels (--labels y.npy)"
+        raise _unfit(path, message)
+    x, y = (_array(one) for one in (path, Path(labels).expanduser()))
+    half = Half(x, y, f"the labels in {labels}", str(path))
+    return Raw((half,), used=("labels",))
+
+
+def _array(file: Path) -> np.ndarray:
+    try:
+        array: np.ndarray = np.load(file, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        message = "cannot be read as one array of plain values; numpy.save writes one"
+        raise _unfit(file, message) from error
+    return array
 
 
 def as_array(value: Any) -> np.ndarray:

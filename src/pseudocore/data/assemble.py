@@ -22,6 +22,8 @@ from pseudocore.data.tables import Rows
 
 def assemble(raw: Raw, name: str, reading: Reading) -> Dataset:
     """The data set that was read."""
+    if "labels" not in raw.used:
+        reading.refuse(("labels",), raw.halves[0].what, "it brings labels of its own")
     y, num_classes, names, renumbered = labels.number(
         [half.y for half in raw.halves],
         raw.class_names,
@@ -68,6 +70,7 @@ def adapted(data: Dataset, reading: Reading) -> Dataset:
     """A data set that is whole already, under the options that can still change it."""
     what = f"data set {data.name!r}"
     reading.refuse(("target", "drop"), what, "it is no table")
+    reading.refuse(("labels",), what, "it brings labels of its own")
     reading.refuse(("missing",), what, "it has no gaps")
     reading.refuse(("pixel_range", "layout"), what, "it is read already")
     reading.refuse(("seed",), what, "it has a test half")

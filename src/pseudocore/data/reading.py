@@ -22,6 +22,8 @@ class Reading:
     """Column of a table that holds the labels."""
     drop: tuple[str, ...] = ()
     """Columns of a table to leave out."""
+    labels: str | None = None
+    """File of the labels of inputs that are a .npy file."""
     missing: Missing = "refuse"
     """What to do about gaps in features."""
     resize: int | None = None

@@ -9,12 +9,13 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.registry import did_you_mean
-from pseudocore.core.types import Dataset
+from pseudocore.core.types import Dataset, Embedded
 from pseudocore.data import arrays, official, pictures
 from pseudocore.data.assemble import adapted, assemble
 from pseudocore.data.builtin import digits, logistic, moons
@@ -119,6 +120,12 @@ def user_folder() -> Path:
     return (Path(home) if home else Path.home() / ".local" / "share") / "pseudocore"
 
 
+def _embeddings(path: Path, name: str, reading: Reading) -> Dataset:
+    """One array and its labels; vectors are taken for features of a network."""
+    data = assemble(arrays.read_array(path, reading.labels), name, reading)
+    return replace(data, embedded=Embedded(path.name)) if len(data.shape) == 1 else data
+
+
 class _Layout(NamedTuple):
     recognise: Callable[[Path], bool]
     read: Callable[[Path, str, Reading], Dataset]
@@ -144,6 +151,7 @@ _LAYOUTS = (
     _Layout(pictures.is_tiny_imagenet, _pictures(pictures.read_tiny_imagenet), has_own_name=True),
     _Layout(arrays.is_npz, lambda path, name, how: assemble(arrays.read_npz(path), name, how)),
     _Layout(arrays.is_npy, lambda path, name, how: assemble(arrays.read_npy(path), name, how)),
+    _Layout(arrays.is_array, _embeddings),
     _Layout(is_table, lambda path, name, how: assemble(read_table(path, how), name, how)),
     _Layout(pictures.is_class_folders, _pictures(pictures.read_class_folders)),
 )

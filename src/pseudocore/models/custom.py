@@ -98,7 +98,7 @@ def load(
         check_kind(name, network)
         module = copy.deepcopy(network).cpu()
     else:
-        factory = _factory(name) if isinstance(network, str) else network
+        factory = named(name) if isinstance(network, str) else network
         offered = {"num_classes": num_classes, "shape": shape, "channels": shape[0]}
         module = _call(name, factory, offered, options)
         check_kind(name, module)
@@ -110,7 +110,8 @@ def load(
     return model
 
 
-def _factory(name: str) -> Any:
+def named(name: str) -> Any:
+    """What `package.module:function` names; importing it runs its code."""
     place, _, path = name.partition(":")
     if not all(part.isidentifier() for part in (*place.split("."), *path.split("."))):
         raise refused(name, "name", "is not named by package.module:function; write that")

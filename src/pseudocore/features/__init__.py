@@ -1,0 +1,1 @@
+"""Frozen networks whose outputs take the place of inputs, computed once."""
