@@ -27,6 +27,12 @@ from pseudocore.store.files import decode_json, encode_json
 @contextlib.contextmanager
 def subprocess_runner() -> Iterator[Callable[[Request], Measured]]:
     """`fulfil`, in a process of its own for each request."""
+    if not hasattr(os, "fork"):
+        raise ConfigError(
+            "bench measures memory in forked processes, which this system does not have; use Linux,"
+            " macOS or WSL, or --device cuda",
+            code="needs-posix",
+        )
     command = [sys.executable, "-m", __name__]
     # In a session of its own, as Ctrl-C is for the caller, who ends this process; unbuffered, as
     # each request waits for its answer.
