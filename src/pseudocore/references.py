@@ -22,7 +22,7 @@ from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
-from pseudocore.core.types import Inference
+from pseudocore.core.types import Inference, NeedsReference
 from pseudocore.inference import full_posterior
 from pseudocore.inference.diagnostics import of_all_seeds
 from pseudocore.inference.full_posterior import FullPosterior, Role
@@ -113,15 +113,19 @@ def against(full: FullPosterior | None, fitted: Inference) -> str | None:
     return full.inference
 
 
-def with_reference(problem: Problem) -> Problem:
-    """The problem with a reference for a method that learns from one: its own, else the default;
-    and so the same data under other networks.
+def with_reference(problem: Problem, method: object) -> Problem:
+    """The problem with a reference, where the method learns from one: the problem's own, else the
+    inference that the method names or the default; and so the same data under other networks.
     """
-    problem = dataclasses.replace(problem, also=tuple(map(with_reference, problem.also)))
+    if not isinstance(method, NeedsReference) or not method.needs_reference:
+        return problem
+    also = tuple(with_reference(other, method) for other in problem.also)
+    problem = dataclasses.replace(problem, also=also)
     if problem.reference is not None:
         return problem
+    name = method.needs_reference if isinstance(method.needs_reference, str) else None
     with stage("reference", problem.device):
-        return dataclasses.replace(problem, reference=reference(problem, role="learn"))
+        return dataclasses.replace(problem, reference=reference(problem, name, role="learn"))
 
 
 def affordable(problem: Problem) -> str:

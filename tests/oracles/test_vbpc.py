@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.data import digits
@@ -25,6 +26,7 @@ from pseudocore.methods.bayes.vbpc import VBPC, FRePo, VBPCLearned, VBPCState
 from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP, Linear
 from pseudocore.objectives import pool
+from pseudocore.testing.problems import FewDraws
 
 MakeProblem = Callable[..., Problem]
 Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]
@@ -52,6 +54,7 @@ class Scene(NamedTuple):
     theta: Array
     x: Array
     y: NDArray[np.int64]
+    target: Array  # what the NLL is of, (n, classes)
 
 
 def scene(method: Any, problem: Problem) -> Scene:
@@ -67,7 +70,11 @@ def scene(method: Any, problem: Problem) -> Scene:
         log_weight=state.learned.log_weight + shift,
     )
     place = int(pool.pick(state.pool, RNG("network")))
-    x, labels = problem.batch(RNG("batch").integers(problem.num_train, method.batch_size))
+    index = RNG("batch").integers(problem.num_train, method.batch_size)
+    x, labels = problem.batch(index)
+    target = np.eye(problem.num_classes)[labels.numpy()]
+    if problem.reference is not None:
+        target = problem.reference.train_log_probs[index].exp().numpy()
     return Scene(
         method,
         problem,
@@ -75,6 +82,7 @@ def scene(method: Any, problem: Problem) -> Scene:
         state.pool.theta[place].numpy(),
         x.numpy(),
         labels.numpy(),
+        target,
     )
 
 
@@ -129,7 +137,9 @@ def numpy_terms(scene: Scene, learned: VBPCLearned, active: set[bytes] | None = 
     one_hot = np.eye(scene.problem.num_classes)[scene.y]
     kl = 0.5 * (rho * np.trace(V) + rho * (m**2).sum(0) - len(V) - np.linalg.slogdet(rho * V)[1])
     squared_error = 0.5 * ((mean - one_hot + 1 / scene.problem.num_classes) ** 2).sum(1).mean()
-    return Terms(float(-(one_hot * log_probs).sum(1).mean()), float(kl.sum()), float(squared_error))
+    return Terms(
+        float(-(scene.target * log_probs).sum(1).mean()), float(kl.sum()), float(squared_error)
+    )
 
 
 def numpy_features(scene: Scene, x: Array) -> Array:
@@ -197,6 +207,31 @@ def test_vbpc_gradient(
     assert len(active) == 1  # no difference was taken across the kink of a ReLU
     if shown.method.weighting != "learned":
         assert not gradient.log_weight.any()
+
+
+def test_the_full_datas_predictive_in_place_of_labels(
+    small: tuple[int, Problem], differentiate: Differentiate
+) -> None:
+    """Loss and gradient by numpy; without a reference it is refused."""
+    per_class, problem = small
+    method = VBPC(**settings(per_class, prior_variance=0.2, match="posterior"))
+    assert method.needs_reference == "last-layer-vi"
+    assert not VBPC().needs_reference
+    with pytest.raises(ConfigError) as error:
+        method.init(problem, RNG)
+    assert error.value.code == "no-reference"
+    size = problem.num_train, problem.num_classes
+    full = RNG("full").normal(*size, dtype=torch.float64).log_softmax(1)
+    shown = scene(method, replace(problem, reference=FewDraws(full, full)))
+    _, info = method.step(shown.problem, shown.state, RNG)
+    assert float(info.loss) == pytest.approx(vbpc_loss(shown, shown.state.learned), rel=1e-10)
+    gradient = gradient_of_step(shown)
+    for part in ("x", "y", "log_scale"):
+        expected = differentiate(
+            lambda at, part=part: vbpc_loss(shown, shown.state.learned._replace(**{part: at})),
+            getattr(shown.state.learned, part),
+        )
+        assert distance(getattr(gradient, part), expected) < TOLERANCE, part
 
 
 def test_frepo_loss(small: tuple[int, Problem]) -> None:

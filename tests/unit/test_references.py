@@ -14,6 +14,7 @@ from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, NeedsReference
+from pseudocore.methods.bayes.vbpc import VBPC
 from pseudocore.models.dense import Linear
 from pseudocore.reduction import run_reduction
 from pseudocore.store.cache import CacheFolder
@@ -72,6 +73,9 @@ def test_without_draws_there_are_predictions(problem: Problem) -> None:
     stored = own.log_probs(problem.data.test.x)[1]
     refitted = own.log_probs(problem.data.test.x[:5])[1]
     torch.testing.assert_close(refitted, stored[:5], rtol=1e-4, atol=1e-5)
+    each = own.log_probs(problem.data.train.x)
+    mean = torch.stack([one.exp() for one in each]).mean(0)
+    torch.testing.assert_close(own.train_log_probs.exp().double(), mean, rtol=1e-4, atol=1e-6)
     with pytest.raises(ConfigError) as error:
         _ = own.thetas
     assert error.value.code == "no-draws"
@@ -137,3 +141,11 @@ def test_a_method_that_needs_a_reference_is_given_one(
     assert outcome.coreset.provenance["learned_from"] == expected.label
     index = expected.thetas[0].abs().argsort()[:3] % problem.num_train
     assert torch.equal(outcome.coreset.indices, index)  # type: ignore[arg-type]
+
+
+def test_a_method_may_name_the_inference_it_learns_from(problem: Problem) -> None:
+    method = VBPC(match="posterior")
+    given = references.with_reference(problem, method).reference
+    assert given is not None
+    assert given.label.startswith("last-layer-vi on all 120 training points")
+    assert references.with_reference(problem, VBPC()) is problem

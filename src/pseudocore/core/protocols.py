@@ -132,6 +132,12 @@ class Reference(Protocol):
         """
 
     @property
+    def train_log_probs(self) -> Tensor:
+        """Predictions for the training inputs (n, classes), averaged over fits, on the problem's
+        device and in its type.
+        """
+
+    @property
     def label(self) -> str:
         """What made them, for a person: `hmc on all 1437 training points, …`."""
 
@@ -246,11 +252,11 @@ class NeedsExperts(Protocol):
 
 @runtime_checkable
 class NeedsReference(Protocol):
-    """A method that learns from draws of the full-data posterior, `Problem.reference`; declared as
-    a class attribute.
-    """
+    """A method that may learn from the full-data posterior, `Problem.reference`."""
 
-    needs_reference: ClassVar[bool]
+    @property
+    def needs_reference(self) -> bool | str:
+        """Whether it does, by the best sampler affordable; or the name of the inference."""
 
 
 @runtime_checkable

@@ -74,6 +74,13 @@ class FullPosterior:
             )
         return torch.cat(thetas).to(self.problem.device, self.problem.dtype)
 
+    @cached_property
+    def train_log_probs(self) -> Tensor:
+        """Predictions for the training inputs (n, classes), averaged over fits."""
+        each = torch.stack(self.log_probs(self.problem.data.train.x))
+        mean = each.logsumexp(0).log_softmax(1)
+        return mean.to(self.problem.device, self.problem.dtype)
+
     @property
     def label(self) -> str:
         """What it is, for a person."""

@@ -71,7 +71,10 @@ def small_problem(
         problem = replace(problem, experts=_experts(model, norm, dtype, device))  # type: ignore[arg-type]
     if reference:
         thetas = problem.model.init(Rng(0), num=NUM_THETAS, device=where, dtype=dtype)
-        problem = replace(problem, reference=FewDraws(thetas))
+        with torch.no_grad():
+            each = problem.model.logits(thetas, problem.inputs(data.train.x)).log_softmax(-1)
+        mean = each.logsumexp(0).log_softmax(-1)
+        problem = replace(problem, reference=FewDraws(thetas, mean))
     if also:
         options: Any = {"dtype": dtype, "device": device, "reference": True}
         problem = replace(problem, also=(small_problem(model=MLP(width=4, depth=1), **options),))
@@ -83,6 +86,7 @@ class FewDraws:
     """A reference that is no posterior: initial parameters."""
 
     thetas: Tensor
+    train_log_probs: Tensor
     label: str = "initial parameters"
     diagnostics: Mapping[str, float] = field(default_factory=dict)
 

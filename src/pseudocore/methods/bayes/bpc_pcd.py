@@ -99,7 +99,7 @@ class BPCPersistentChains(Budget):
     """Pseudo-coreset by the exact forward KL, from persistent Hamiltonian chains."""
 
     assumes: ClassVar[str | None] = "hmc"
-    needs_reference: ClassVar[bool] = True
+    needs_reference: ClassVar[bool | str] = True
     repeats_passes: ClassVar[bool] = True
 
     num_steps: Count = 3000

@@ -42,6 +42,10 @@ Deviations:
       Learned weights are $N \operatorname{softmax}(z)$ with $z$ moved by Adam like all else.
   D6. The coreset is an exponential moving average of the iterates when `averaging` > 0 (off by
       default).
+  D7. With `match` posterior the label y of a real point is replaced by the probabilities $p(x)$
+      that `last-layer-vi` on all data gives it, its augmented copies included: up to a constant the
+      first term is then $D_{KL}[p \| q]$, which has its minimum where the coreset predicts what
+      all data do, and not at certainty (off by default).
 """
 
 from dataclasses import dataclass
@@ -51,6 +55,7 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.config import NonNegative, Positive, Range
+from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -112,6 +117,10 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         """The loss, and log-probabilities (n, classes) of the real examples."""
         raise NotImplementedError
 
+    def targets(self, problem: Problem, index: Tensor, y: Tensor) -> Tensor:
+        """What predictions for the training points at `index` are compared with: their labels."""
+        return y
+
     @property
     def num_shown(self) -> int:
         return super().num_shown * (2 if self.mirror else 1)
@@ -137,6 +146,7 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         theta = state.pool.theta.index_select(0, place)[0]
         index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
         x, y = problem.batch(index)
+        targets = self.targets(problem, index, y)
         augment = problem.augment or (lambda images, _: images)
         with problem.fast():
             statistics = model.statistics(theta, self._decode(state.learned).x) or None
@@ -147,7 +157,7 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
             images = augment(points.x, rng("augment")) if self.augment_on == "both" else points.x
             with problem.fast():
                 features = model.features(theta, images).to(images.dtype)
-            return self.loss(problem, points, features, real, y)
+            return self.loss(problem, points, features, real, targets)
 
         decay = cosine(state.step, self.num_steps)
         weight_lr = self.weight_lr if self.weighting == "learned" else 0.0
@@ -215,9 +225,27 @@ class VBPC(FeatureRegression):
     """Whether the prior variance is learned beside the points."""
     kl_weight: NonNegative = 1e-3
     """Weight of the KL term; 1 is the evidence bound of the full data."""
+    match: Literal["labels", "posterior"] = "labels"
+    """What predictions for real examples are matched with: their labels, as published, or the
+    probabilities that full-data inference gives them.
+    """
+
+    @property
+    def needs_reference(self) -> bool | str:
+        return "last-layer-vi" if self.match == "posterior" else False
+
+    def init(self, problem: Problem, rng: Rng) -> VBPCState:
+        if self.match == "posterior":
+            _full_predictive(problem)  # computed here, as a captured step cannot
+        return super().init(problem, rng)
 
     def initial_variance(self) -> float:
         return self.prior_variance
+
+    def targets(self, problem: Problem, index: Tensor, y: Tensor) -> Tensor:
+        if self.match == "labels":
+            return y
+        return _full_predictive(problem).index_select(0, index).exp()  # D7
 
     def loss(
         self, problem: Problem, learned: VBPCLearned, features: Tensor, real: Tensor, y: Tensor
@@ -235,6 +263,17 @@ class VBPC(FeatureRegression):
         nll = -label_log_likelihood(log_probs, y).mean()
         divergence = self.kl_weight / problem.num_train * gaussian.kl(posterior).sum()
         return nll + divergence, log_probs  # Eq. (27)
+
+
+def _full_predictive(problem: Problem) -> Tensor:
+    """Log-probabilities of the training points by full-data inference, (N, classes)."""
+    if problem.reference is None:
+        raise ConfigError(
+            "vbpc with match = 'posterior' needs a reference; reduce makes one,"
+            " references.with_reference adds one to a problem",
+            code="no-reference",
+        )
+    return problem.reference.train_log_probs
 
 
 @methods.register("frepo", kind="condense", paper="Zhou et al. 2022, arXiv 2206.00719")

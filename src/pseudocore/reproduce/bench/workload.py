@@ -137,11 +137,13 @@ def with_experts(problem: Problem, method: Any) -> Problem:
     """The problem with two experts that were never trained, or a reference of initial parameters,
     if the method needs any.
     """
-    if isinstance(method, NeedsReference):
+    if isinstance(method, NeedsReference) and method.needs_reference:
         thetas = problem.model.init(
             Rng(0)("reference"), num=NUM_THETAS, device=problem.device, dtype=problem.dtype
         )
-        return replace(problem, reference=Untrained(thetas))
+        unsure = problem.train_y.new_zeros(problem.num_train, problem.num_classes)
+        unsure = unsure.to(problem.dtype).log_softmax(1)
+        return replace(problem, reference=Untrained(thetas, unsure))
     if not isinstance(method, NeedsExperts):
         return problem
     num = method.expert_epochs + 1
@@ -156,6 +158,7 @@ class Untrained:
     """A reference that is no posterior."""
 
     thetas: Tensor
+    train_log_probs: Tensor
     label: str = "initial parameters"
     diagnostics: Mapping[str, float] = field(default_factory=dict)
 
