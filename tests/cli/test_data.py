@@ -140,3 +140,14 @@ def test_info_describes_the_digits(done: Done) -> None:
     text = done("data info digits").out
     assert facts["fingerprint"] in text
     assert "smallest class   139" in text
+
+
+def test_the_data_limit_is_a_flag_of_every_verb(
+    refused: Refused, done: Done, npz: Npz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PSEUDOCORE_DATA_LIMIT", "1")  # put back, as the flag sets it
+    path = npz("mine")
+    refused(f"data info {path} --data-limit 0.000001", "--data-limit GIB")
+    refused(f"data info {path} --data-limit=0.000001", "--data-limit GIB")
+    refused(f"data info {path} --data-limit", "is not a number of GiB")
+    done(f"data info {path} --data-limit 1")

@@ -86,6 +86,7 @@ def main(tokens: Sequence[str] | None = None) -> None:
     if "--no-lock" in words:
         os.environ["PSEUDOCORE_NO_LOCK"] = "1"  # every verb's, and for its child processes too
         words = [word for word in words if word != "--no-lock"]
+    words = _with_data_limit(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
@@ -95,6 +96,19 @@ def main(tokens: Sequence[str] | None = None) -> None:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _with_data_limit(words: list[str]) -> list[str]:
+    """The words without `--data-limit GIB`, which every verb has, also for its child processes."""
+    rest, found = [], iter(words)
+    for word in found:
+        if word == "--data-limit":
+            os.environ["PSEUDOCORE_DATA_LIMIT"] = next(found, "nothing")
+        elif word.startswith("--data-limit="):
+            os.environ["PSEUDOCORE_DATA_LIMIT"] = word.partition("=")[2] or "nothing"
+        else:
+            rest.append(word)
+    return rest
 
 
 def _run(words: Sequence[str]) -> Any:

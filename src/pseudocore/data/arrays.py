@@ -6,8 +6,9 @@ features are (n, d) numbers. Optional arrays: `class_names`, texts; `layout`, "N
 where sizes alone do not tell.
 """
 
+import math
+import stat
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -16,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pseudocore.core.errors import DataError
+from pseudocore.core.errors import DataError, PseudocoreError
 from pseudocore.core.types import Dataset
+from pseudocore.data.limits import check_size
 from pseudocore.data.reading import Half, Layout, Raw, Reading
 from pseudocore.store.files import replacing, writing
 
@@ -26,6 +28,9 @@ _SPELLINGS = (
     ("X", "y", "Xt", "yt"),
     ("x", "y", "xt", "yt"),
 )
+
+
+_OPTIONAL = ("class_names", "layout")
 
 
 def is_npz(path: Path) -> bool:
@@ -45,7 +50,7 @@ def is_npy(path: Path) -> bool:
 
 def read_npy(path: Path) -> Raw:
     """Arrays in a folder, memory-mapped: only the examples that are used come off the disk."""
-    names = {name for spelling in _SPELLINGS for name in spelling} | {"class_names", "layout"}
+    names = {name for spelling in _SPELLINGS for name in spelling} | set(_OPTIONAL)
     arrays = {}
     for name in sorted(names):
         file = path / f"{name}.npy"
@@ -106,8 +111,15 @@ def read_array(path: Path, labels: str | None) -> Raw:
 
 def _array(file: Path) -> np.ndarray:
     try:
+        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for ever
+            raise ValueError
         array: np.ndarray = np.load(file, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        if not isinstance(array, np.ndarray):  # an archive
+            array.close()
+            raise ValueError
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged header can fail in any way
         message = "cannot be read as one array of plain values; numpy.save writes one"
         raise _unfit(file, message) from error
     return array
@@ -161,18 +173,47 @@ def _unfit(where: object, what: str) -> DataError:
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
+    """The arrays that are needed; what else an archive holds is not inflated."""
     try:
-        with path.open("rb") as file:  # opened here, because numpy.load leaves a damaged file open
-            archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
+        with path.open("rb") as file:
+            if file.read(6) == b"\x93NUMPY":
                 raise _unfit(path, "is one NumPy array, not an archive; save it with numpy.savez")
-            return {key: archive[key] for key in archive}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        reason = str(error)
-        if "pickle" in reason:  # numpy's advice is to load it unsafely
-            reason = "it holds Python objects" if zipfile.is_zipfile(path) else "it is no archive"
+        with zipfile.ZipFile(path) as archive:
+            found = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+            keys = next((keys for keys in _SPELLINGS if set(keys[:2]) <= found.keys()), ())
+            wanted = [found[name] for name in (*keys, *_OPTIONAL) if name in found]
+            check_size(path, sum(one.file_size for one in wanted))
+            if not keys:
+                return dict.fromkeys(found, np.empty(0))  # `raw_of` names them
+            return {one.filename.removesuffix(".npy"): _member(archive, one) for one in wanted}
+    except (PseudocoreError, MemoryError):
+        raise
+    except Exception as error:  # a damaged archive can fail in any way
+        reason = str(error) or type(error).__name__
+        if "Object arrays" in reason:  # numpy's advice is to load it unsafely
+            reason = "it holds Python objects"
         message = f"cannot be read as an npz archive of plain arrays ({reason})"
         raise _unfit(path, f"{message}; numpy.savez writes one") from error
+
+
+def _member(archive: zipfile.ZipFile, one: zipfile.ZipInfo) -> np.ndarray:
+    """One array, whose header must agree with its size before room is made for it."""
+    with archive.open(one) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read_header is None:
+            raise ValueError(f"{one.filename} is of an unknown version")
+        shape, _, dtype = read_header(file)
+        if dtype.hasobject:
+            raise ValueError(f"{one.filename}: Object arrays cannot be read")
+        if file.tell() + math.prod(shape) * dtype.itemsize != one.file_size:
+            raise ValueError(f"{one.filename} has {one.file_size} bytes for shape {shape}")
+    with archive.open(one) as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    return array
 
 
 def _inputs(

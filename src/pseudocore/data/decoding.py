@@ -1,5 +1,7 @@
 """Pictures as arrays, by Pillow, which is imported when the first one is read."""
 
+import math
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from pseudocore.core.errors import DataError
+from pseudocore.core.errors import DataError, PseudocoreError
 from pseudocore.core.optional import optional_module
+from pseudocore.data.limits import check_size
 from pseudocore.data.reading import damaged
 from pseudocore.data.resize import resized
 
@@ -93,7 +96,9 @@ def pixels(
         grey = all(header.is_grey for header in headers)
     width, height = first if size is None else (size, size)
     is_deep = any(header.is_deep for header in headers)
-    x = np.empty((len(paths), 1 if grey else 3, height, width), np.float32 if is_deep else np.uint8)
+    shape = (len(paths), 1 if grey else 3, height, width)
+    _check_memory(paths, headers, math.prod(shape) * (4 if is_deep else 1))
+    x = np.empty(shape, np.float32 if is_deep else np.uint8)
     for i, path in enumerate(paths):
         with _opened(path) as image:
             shown = array_of(image, str(path), grey=grey)
@@ -139,11 +144,23 @@ def _orientation(image: "Image") -> int:
     return int(image.getexif().get(_ORIENTATION, 1)) if image.format == "JPEG" else 1
 
 
+def _check_memory(paths: Sequence[Path], headers: Sequence[_Header], num_bytes: int) -> None:
+    """Refuse pictures that together, or one of them on its way, would take too much memory."""
+    folder = paths[0].parent.parent
+    check_size(folder, num_bytes, f"its {len(paths)} pictures")
+    largest = max(range(len(paths)), key=lambda i: math.prod(headers[i].size))
+    check_size(paths[largest], 4 * math.prod(headers[largest].size), "the picture")
+
+
 @contextmanager
 def _opened(path: Path) -> "Iterator[Image]":
     pillow = optional_module("PIL.Image", "Pillow", "images")
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+            raise damaged(path, "is no regular file")
         with pillow.open(path, formats=_FORMATS) as image:
             yield image
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+    except (PseudocoreError, MemoryError):
+        raise
+    except Exception as error:  # a damaged picture can fail in any way
         raise damaged(path, f"cannot be read as a picture ({error})") from error

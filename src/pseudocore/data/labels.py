@@ -13,6 +13,9 @@ from torch import Tensor
 
 from pseudocore.core.errors import DataError
 
+_MAX_DIGITS = 1000
+"""Python refuses to make a number of many more."""
+
 _MAX_DISTINCT = 20
 """More values than this, in most rows another, are no classes."""
 
@@ -65,7 +68,8 @@ def _plain(labels: Any, what: str) -> np.ndarray:
         shape = f"{y.dtype} {y.shape}"
         raise _unfit(what, f"must be one label per example, a whole number or a text, not {shape}")
     if y.dtype.kind in "US":
-        return y.astype(str).astype(object)
+        texts = [_text(label) for label in y.tolist()]
+        return np.array(texts, dtype=object)
     if y.dtype == object:
         missing = [row for row, label in enumerate(y) if label is None or label != label]
         if missing:
@@ -89,7 +93,7 @@ def _plain(labels: Any, what: str) -> np.ndarray:
 
 
 def _text(label: Any) -> str:
-    return label.decode() if isinstance(label, bytes) else str(label)
+    return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
 
 
 def _distinct(labels: np.ndarray, what: str) -> list[Any]:
@@ -103,9 +107,13 @@ def _distinct(labels: np.ndarray, what: str) -> list[Any]:
             f"holds {len(values)} different values in {len(labels)} rows; labels are classes, and"
             " regression is not supported",
         )
-    if labels.dtype == object and all(value.isdecimal() for value in values):
+    if labels.dtype == object and all(map(_is_short_number, values)):
         return sorted(values, key=int)
     return values
+
+
+def _is_short_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < _MAX_DIGITS
 
 
 def _check_known(halves: list[np.ndarray], values: Any, what: Sequence[str]) -> None:

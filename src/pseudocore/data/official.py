@@ -2,16 +2,16 @@
 labels) in the binary and the Python version, and SVHN's cropped digits.
 """
 
-import gzip
-import zlib
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from pseudocore.core.optional import optional_module
 from pseudocore.core.types import Dataset, Examples
+from pseudocore.data.limits import check_size, gunzip, read_bytes
+from pseudocore.data.matlab import read_matlab
 from pseudocore.data.reading import class_names, damaged, existing
 from pseudocore.data.unpickle import unpickle
 
@@ -65,6 +65,9 @@ def read_svhn(folder: Path, name: str = "") -> Dataset:
     return Dataset(name or "svhn", train, test, 10, class_names("svhn", 10))
 
 
+_SVHN_LABELS = range(1, 11)
+
+
 def _examples(x: np.ndarray, y: np.ndarray) -> Examples:
     images, labels = np.ascontiguousarray(x), y.astype(np.int64)
     return Examples(torch.from_numpy(images), torch.from_numpy(labels))
@@ -79,20 +82,23 @@ def _idx_path(folder: Path, file: str) -> Path:
 def _read_idx(folder: Path, file: str) -> np.ndarray:
     """Bytes 0, 0, 8 (unsigned bytes) and the number of axes; a 32-bit size per axis; values."""
     path = existing(_idx_path(folder, file), f"an idx folder holds {', '.join(IDX_FILES)}")
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise damaged(path, f"cannot be read ({error})") from error
+    is_gzipped = path.suffix == ".gz"
     num_axes = 3 if "idx3" in file else 1
     magic, header = bytes([0, 0, 8, num_axes]), 4 + 4 * num_axes
-    if content[:4] != magic[: len(content)]:
-        raise damaged(path, f"begins with {content[:4].hex()}, not with {magic.hex()}")
-    if len(content) < header:
-        raise damaged(path, f"has {len(content)} bytes, fewer than the {header} of its header")
-    shape = tuple(np.frombuffer(content, ">u4", num_axes, offset=4).tolist())
-    expected = header + int(np.prod(shape, dtype=object))
+    content = gunzip(path, header - 1) if is_gzipped else read_bytes(path)
+    start = content[:header]
+    if start[:4] != magic[: len(start)]:
+        raise damaged(path, f"begins with {start[:4].hex()}, not with {magic.hex()}")
+    if len(start) < header:
+        raise damaged(path, f"has {len(start)} bytes, fewer than the {header} of its header")
+    shape = tuple(np.frombuffer(start, ">u4", num_axes, offset=4).tolist())
+    expected = header + math.prod(shape)
+    if is_gzipped:
+        check_size(path, expected, "what its header says")
+        content = gunzip(path, expected)
     if len(content) != expected:
-        message = f"has {len(content)} bytes, but its header says {shape}, that is {expected}"
+        size = f"more than {expected}" if is_gzipped and len(content) > expected else len(content)
+        message = f"has {size} bytes, but its header says {shape}, that is {expected}"
         raise damaged(path, message)
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
@@ -135,10 +141,11 @@ def _read_cifar(path: Path, version: _Cifar) -> Examples:
 def _read_binary(path: Path, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of label bytes (CIFAR-100: coarse, then fine) and 3 · 32 · 32 pixels."""
     num_labels = 2 if num_classes == 100 else 1
-    size, row = path.stat().st_size, num_labels + 3072
+    content, row = read_bytes(path), num_labels + 3072
+    size = len(content)
     if size == 0 or size % row:
         raise damaged(path, f"has {size} bytes, which is no whole number of {row}-byte records")
-    rows = np.fromfile(path, np.uint8).reshape(-1, row)
+    rows = np.frombuffer(content, np.uint8).reshape(-1, row)
     return rows[:, num_labels:], rows[:, num_labels - 1]
 
 
@@ -164,23 +171,29 @@ def _fine_names(folder: Path, version: _Cifar) -> tuple[str, ...]:
     if not version.is_binary:
         meta = unpickle(folder / "meta")
         table = meta if isinstance(meta, dict) else {}
-        names = [name.decode() for name in table.get(b"fine_label_names", ())]
+        listed = table.get(b"fine_label_names")
+        for name in listed if isinstance(listed, list | tuple) else ():
+            names.append(_name(folder / "meta", name))
     elif (folder / "fine_label_names.txt").is_file():
-        names = (folder / "fine_label_names.txt").read_text().split()
+        path = folder / "fine_label_names.txt"
+        names = _name(path, read_bytes(path)).split()
     return tuple(names) if len(names) == version.num_classes else ()
 
 
-def _read_svhn(path: Path) -> Examples:
-    scipy_io = optional_module("scipy.io", "SciPy", "svhn")
-    existing(path, "SVHN is train_32x32.mat and test_32x32.mat")
+def _name(path: Path, name: Any) -> str:
+    if not isinstance(name, bytes):
+        raise damaged(path, "has class names that are no texts")
     try:
-        content = scipy_io.loadmat(path, variable_names=["X", "y"])
-    except Exception as error:  # SciPy's parser fails on a damaged file in any way
-        message = f"cannot be read as a MATLAB file ({type(error).__name__}: {error})"
-        raise damaged(path, message) from error
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise damaged(path, "has class names that are not UTF-8") from error
+
+
+def _read_svhn(path: Path) -> Examples:
+    content = read_matlab(existing(path, "SVHN is train_32x32.mat and test_32x32.mat"), ("X", "y"))
     pixels, labels = content.get("X"), content.get("y")
     if pixels is None or pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[2] != 3:
         raise damaged(path, "has no uint8 array X of (height, width, 3, n)")
-    if labels is None or labels.size != pixels.shape[3] or labels.min() < 1 or labels.max() > 10:
+    if labels is None or labels.size != pixels.shape[3] or not np.isin(labels, _SVHN_LABELS).all():
         raise damaged(path, f"has no array y of {pixels.shape[3]} labels in 1..10")
-    return _examples(pixels.transpose(3, 2, 0, 1), labels.ravel() % 10)
+    return _examples(pixels.transpose(3, 2, 0, 1), labels.ravel().astype(np.int64) % 10)

@@ -8,6 +8,7 @@ are numbered in the order of their names, or of their values when all names are 
 
 import hashlib
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 from pseudocore.core.errors import DataError
 from pseudocore.core.types import Dataset, Examples
 from pseudocore.data.decoding import SUFFIXES, is_picture, pixels
-from pseudocore.data.reading import damaged, existing
+from pseudocore.data.reading import damaged, existing, legible, text_of
 from pseudocore.data.splits import TEST_FRACTION
 
 Labelled = list[tuple[Path, int]]
@@ -31,7 +32,7 @@ def read_tiny_imagenet(folder: Path, name: str = "", size: int | None = None) ->
 
     Labels are in the order of `wnids.txt`.
     """
-    wnids = (folder / "wnids.txt").read_text().split()
+    wnids = text_of(folder / "wnids.txt").split()
     if not wnids:
         raise damaged(folder / "wnids.txt", "names no classes")
     train = _labelled([folder / "train" / wnid / "images" for wnid in wnids])
@@ -82,7 +83,9 @@ def read_class_folders(folder: Path, name: str, size: int | None = None) -> Data
     images = pixels([path for path, _ in train + test], size=size)
     x = images.split_with_sizes([len(train), len(test)])
     train_set, test_set = Examples(x[0], _labels(train)), Examples(x[1], _labels(test))
-    return Dataset(name, train_set, test_set, len(classes), tuple(classes), notes=notes)
+    return Dataset(
+        name, train_set, test_set, len(classes), tuple(map(legible, classes)), notes=notes
+    )
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -123,7 +126,7 @@ def _split(pictures: Labelled) -> tuple[Labelled, Labelled]:
 
 
 def _hash(path: Path) -> bytes:
-    return hashlib.blake2b(f"{path.parent.name}/{path.name}".encode()).digest()
+    return hashlib.blake2b(os.fsencode(f"{path.parent.name}/{path.name}")).digest()
 
 
 def _labels(part: Labelled) -> torch.Tensor:
@@ -132,7 +135,7 @@ def _labels(part: Labelled) -> torch.Tensor:
 
 def _validation(folder: Path, wnids: Sequence[str]) -> Labelled:
     annotations = existing(folder / "val_annotations.txt")
-    rows = [line.split("\t") for line in annotations.read_text().splitlines() if line.strip()]
+    rows = [line.split("\t") for line in text_of(annotations).splitlines() if line.strip()]
     if not rows:
         raise damaged(annotations, "is empty")
     label = {wnid: i for i, wnid in enumerate(wnids)}
@@ -147,6 +150,6 @@ def _validation(folder: Path, wnids: Sequence[str]) -> Labelled:
 def _words(folder: Path, wnids: Sequence[str]) -> tuple[str, ...]:
     """The first word of each class in `words.txt`, or the wnids themselves."""
     path = folder / "words.txt"
-    lines = (line.split("\t") for line in path.read_text().splitlines()) if path.is_file() else ()
+    lines = (line.split("\t") for line in text_of(path).splitlines()) if path.is_file() else ()
     words = {line[0]: line[1].split(",")[0] for line in lines if len(line) == 2}
     return tuple(words.get(wnid, wnid) for wnid in wnids)

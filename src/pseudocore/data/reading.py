@@ -1,11 +1,13 @@
 """What the readers of data sets share: how to read, what they return, class names, refusals."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.store.files import read_regular
 
 if TYPE_CHECKING:
     from pseudocore.data.tables import Rows
@@ -112,3 +114,17 @@ def damaged(path: Path, what: str) -> DataError:
     return DataError(
         f"{path} {what}; it is damaged or another file", code="damaged-data", path=path
     )
+
+
+def text_of(path: Path) -> str:
+    """The content of a UTF-8 text file."""
+    try:
+        return read_regular(path, DataError).decode()
+    except UnicodeDecodeError as error:
+        byte = f"{error.object[error.start]:#04x}"
+        raise damaged(path, f"is not UTF-8 text (it holds the byte {byte})") from error
+
+
+def legible(name: str) -> str:
+    """The name of a file or folder as valid Unicode, whatever bytes it is made of."""
+    return os.fsencode(name).decode("utf-8", "replace")

@@ -19,7 +19,7 @@ from pseudocore.core.types import Dataset, Embedded
 from pseudocore.data import arrays, official, pictures
 from pseudocore.data.assemble import adapted, assemble
 from pseudocore.data.builtin import digits, logistic, moons
-from pseudocore.data.reading import AS_IT_IS, Reading
+from pseudocore.data.reading import AS_IT_IS, Reading, legible
 from pseudocore.data.table_files import SUFFIXES, is_table, read_table
 from pseudocore.store.files import reading as opening
 
@@ -189,7 +189,7 @@ def _read(path: Path, name: str, reading: Reading) -> Dataset:
         )
         raise DataError(message, code="unknown-layout", path=path)
     if not name and not layout.has_own_name:
-        name = path.stem if path.is_file() else path.resolve().name
+        name = legible(path.stem if path.is_file() else path.resolve().name)
     with opening(path, DataError):
         return layout.read(path, name, reading)
 

@@ -10,6 +10,7 @@ import numpy as np
 from pseudocore.core.errors import DataError
 from pseudocore.core.optional import optional_module
 from pseudocore.data.frames import table_of_arrow
+from pseudocore.data.limits import check_size
 from pseudocore.data.reading import Half, Raw, Reading
 from pseudocore.data.tables import Rows, Table, is_number, take_target
 
@@ -19,6 +20,8 @@ GAPS = frozenset(["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "?"])
 SUFFIXES = (".csv", ".tsv", ".parquet")
 _DELIMITERS = ",;\t|"
 _BLOCK = 10_000
+_GROWTH = 4
+"""Bytes in memory for a byte of a CSV file: a digit and a comma are a float."""
 
 
 def is_table(path: Path) -> bool:
@@ -52,14 +55,22 @@ def _read_parquet(path: Path) -> tuple[Table, list[str]]:
     arrow = optional_module("pyarrow", "pyarrow", "parquet")
     parquet = optional_module("pyarrow.parquet", "pyarrow", "parquet")
     try:
-        return table_of_arrow(parquet.read_table(path), str(path)), []
-    except arrow.ArrowException as error:
+        with parquet.ParquetFile(path) as file:
+            about = file.metadata
+            groups = (about.row_group(number) for number in range(about.num_row_groups))
+            stored = sum(max(0, group.total_byte_size) for group in groups)
+            shown = 8 * about.num_rows * max(1, about.num_columns)
+            check_size(path, max(stored, shown), "its columns")
+            return table_of_arrow(file.read(), str(path)), []
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         message = f"{path} cannot be read as a Parquet file ({error})".splitlines()[0]
         raise DataError(message, code="damaged-data", path=path) from error
 
 
 def _read_csv(path: Path) -> tuple[Table, list[str]]:
     """Numbers in one pass, a block of rows at once; columns of texts in a second one."""
+    check_size(path, _GROWTH * path.stat().st_size, "its columns")
+    known: dict[str, str] = {}  # of equal texts one is kept
     with _opened(path) as lines:
         header = _header(path, next(lines, []))
         numbers: dict[str, list[np.ndarray]] = {name: [] for name in header}
@@ -82,7 +93,7 @@ def _read_csv(path: Path) -> tuple[Table, list[str]]:
                 part = slice(start, start := start + len(block))
                 for name, fields in zip(header, zip(*block, strict=True), strict=True):
                     if name in texts:
-                        texts[name][part] = [_text(field) for field in fields]
+                        texts[name][part] = [_known(field, known) for field in fields]
     table = {
         name: texts[name] if name in texts else np.concatenate(numbers[name]) for name in header
     }
@@ -107,6 +118,11 @@ def _floats(fields: tuple[str, ...]) -> np.ndarray | None:
 def _text(field: str) -> str | None:
     text = field.strip()
     return None if text in GAPS else text
+
+
+def _known(field: str, known: dict[str, str]) -> str | None:
+    text = _text(field)
+    return text if text is None else known.setdefault(text, text)
 
 
 def _header(path: Path, fields: list[str]) -> list[str]:

@@ -6,6 +6,8 @@ and arrays are made at the end from bytes whose number is checked. The results a
 bytes, lists, tuples, tables and numeric arrays; anything else stops the reader.
 """
 
+import functools
+import io
 import math
 import pickle
 import re
@@ -15,17 +17,25 @@ from typing import Any
 import numpy as np
 
 from pseudocore.core.errors import DataError
+from pseudocore.data.limits import read_bytes
 from pseudocore.data.reading import damaged
 
 _NUMERIC = re.compile(r"[<>=|]?[iuf][1248]|[|]?b1")
 """Names of the types an array may have."""
 
 
+_MOST_VALUES = 3_000_000
+"""Instructions of a file: CIFAR-100's labels and names take half a million."""
+
+
 def unpickle(path: Path) -> Any:
     """The plain data in a pickle file; Python 2's byte strings become bytes."""
     try:
-        with path.open("rb") as file:
-            return _plain(_PlainUnpickler(file, encoding="bytes").load(), {})
+        content = read_bytes(path)
+        budget = _Budget(2 * len(content))  # Python 3 writes Python 2's bytes as encoded texts
+        return _plain(_PlainUnpickler(io.BytesIO(content), budget).load(), {}, budget)
+    except DataError:
+        raise
     except _ForbiddenError as error:
         message = f"{path} asks for {error}, which no data set needs; nothing in it was run"
         raise DataError(message, code="forbidden-pickle", path=path) from error
@@ -48,7 +58,7 @@ class _Type:
         order = state[1].decode("latin1") if isinstance(state[1], bytes) else state[1]
         self.name = f"{order}{self.name}"  # what else a state holds belongs to other types
 
-    def plain(self) -> "np.dtype[Any]":
+    def dtype(self) -> "np.dtype[Any]":
         if not _NUMERIC.fullmatch(self.name):
             raise _ForbiddenError(f"an array of type {self.name[:40]!r}")
         return np.dtype(self.name)
@@ -63,22 +73,48 @@ class _Array:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.state = state
 
-    def plain(self) -> "np.ndarray[Any, Any]":
+    def plain(self, budget: "_Budget") -> "np.ndarray[Any, Any]":
         _, shape, kind, is_fortran, content = self.state
         if not isinstance(kind, _Type) or not isinstance(content, bytes):
             raise _ForbiddenError("an array of objects")
         sizes = [int(size) for size in shape]
-        dtype = kind.plain()
+        dtype = kind.dtype()
         if min(sizes, default=0) < 0 or math.prod(sizes) * dtype.itemsize != len(content):
             raise ValueError(f"an array of shape {shape} has {len(content)} bytes")
+        budget.take(len(content))
         return np.frombuffer(content, dtype).reshape(sizes, order="F" if is_fortran else "C").copy()
 
 
-def _encode(text: str, encoding: str) -> bytes:
+def _encode(budget: "_Budget", text: str, encoding: str) -> bytes:
     """Stands for `_codecs.encode`, by which Python 3 writes bytes for Python 2."""
     if encoding not in ("latin1", b"latin1"):
         raise _ForbiddenError(f"the codec {encoding!r}")
+    budget.take(len(text))
     return text.encode("latin1")
+
+
+class _Budget:
+    """Bytes that arrays and texts may still be made of: one text may be named many times."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self, num_bytes: int) -> None:
+        self._left -= num_bytes
+        if self._left < 0:
+            raise _ForbiddenError("more bytes than it holds")
+
+
+class _Counted(dict[int, Any]):
+    """Instructions by number, so many times in all."""
+
+    left = _MOST_VALUES
+
+    def __getitem__(self, code: int) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise _ForbiddenError(f"more than {_MOST_VALUES} values")
+        return super().__getitem__(code)
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {
@@ -86,7 +122,6 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy._core.multiarray", "_reconstruct"): _Array,
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
-    ("_codecs", "encode"): _encode,
 }
 
 
@@ -95,9 +130,14 @@ _PythonUnpickler: Any = pickle._Unpickler
 
 
 class _PlainUnpickler(_PythonUnpickler):  # type: ignore[misc]
+    def __init__(self, file: io.BytesIO, budget: _Budget) -> None:
+        super().__init__(file, encoding="bytes")
+        self.dispatch = _Counted(self.dispatch)
+        self.allowed = _ALLOWED | {("_codecs", "encode"): functools.partial(_encode, budget)}
+
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _ALLOWED[module, name]
+            return self.allowed[module, name]
         except KeyError:
             raise _ForbiddenError(f"{module}.{name}") from None
 
@@ -142,15 +182,18 @@ class _PlainUnpickler(_PythonUnpickler):  # type: ignore[misc]
     }
 
 
-def _plain(value: Any, known: dict[int, Any]) -> Any:
+def _plain(value: Any, known: dict[int, Any], budget: _Budget) -> Any:
     """The value with arrays in the place of what stands for them; each object once."""
     if id(value) not in known:
-        if isinstance(value, _Type | _Array):
-            known[id(value)] = value.plain()
+        if isinstance(value, _Type):
+            known[id(value)] = value.dtype()
+        elif isinstance(value, _Array):
+            known[id(value)] = value.plain(budget)
         elif isinstance(value, dict):
-            known[id(value)] = {key: _plain(one, known) for key, one in value.items()}
+            plain = {key: _plain(one, known, budget) for key, one in value.items()}
+            known[id(value)] = plain
         elif isinstance(value, list | tuple):
-            known[id(value)] = type(value)(_plain(one, known) for one in value)
+            known[id(value)] = type(value)(_plain(one, known, budget) for one in value)
         elif value is None or isinstance(value, str | bytes | int | float):
             return value
         else:

@@ -39,6 +39,15 @@ STASH = ".replaced"
 
 _ENTRY = "pseudocore"
 
+_DTYPES = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
+)
+"""What torch can compute with: it has types of 8 bits that it can only store."""
+
+_CLASSES = 1_000_000
+"""Labels lie below: a stranger's may be huge, and points have a probability of every class."""
+
 _CONSTANT = "preprocess."
 """What the names of the preprocessing's constants begin with."""
 
@@ -124,12 +133,17 @@ def load_coreset(path: StrPath) -> Coreset:
         lacking = ", ".join(missing) or "a provenance that is an object"
         raise file_error(path, f"is no complete coreset: it lacks {lacking}", "damaged-file")
     for name, tensor in tensors.items():
-        if tensor.ndim == 0 or tensor.is_complex():
+        if tensor.ndim == 0 or tensor.dtype not in _DTYPES:
             raise file_error(
                 path,
-                f"is no usable coreset: {name} must be an array of real numbers",
+                f"is no usable coreset: {name} must be an array of real numbers, of 16 bits or more"
+                " where it is of floats",
                 "damaged-file",
             )
+    y = tensors["y"]
+    if not y.is_floating_point() and y.numel() and not 0 <= int(y.min()) <= int(y.max()) < _CLASSES:
+        message = f"is no usable coreset: its labels must lie in 0..{_CLASSES - 1}"
+        raise file_error(path, message, "damaged-file")
     constants = {
         name.removeprefix(_CONSTANT): value
         for name, value in tensors.items()

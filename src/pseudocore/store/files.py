@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -80,6 +81,23 @@ def reading(path: StrPath, error: type[PseudocoreError] = ArtifactError) -> Iter
         raise error(message, code="unreadable-file", path=path) from cause
 
 
+def read_regular(path: StrPath, error: type[PseudocoreError] = ArtifactError) -> bytes:
+    """The content of a regular file; a pipe or device, which may never end, is refused."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with reading(path, error):
+        handle = os.open(path, flags)
+        try:
+            mode = os.fstat(handle).st_mode
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+            if not stat.S_ISREG(mode):
+                raise file_error(path, "is not a regular file", "not-a-file", error)
+            with open(handle, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(handle)
+
+
 def file_error(
     path: StrPath, what: str, code: str, error: type[PseudocoreError] = ArtifactError, **fields: Any
 ) -> PseudocoreError:
@@ -135,8 +153,7 @@ def write_json(path: StrPath, value: Any) -> None:
 def read_json(path: StrPath) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
-        with reading(path):
-            value = decode_json(Path(path).read_bytes())
+        value = decode_json(read_regular(path))
     except ValueError as error:
         message = f"is damaged: it is not JSON ({error})"
         raise file_error(path, message, "damaged-file") from error
@@ -167,8 +184,7 @@ def decode_toml(text: str, *, source: str = "TOML") -> dict[str, Any]:
 
 def read_toml(path: StrPath) -> dict[str, Any]:
     """The mapping in a TOML file."""
-    with reading(path, ConfigError):
-        data = Path(path).read_bytes()
+    data = read_regular(path, ConfigError)
     try:
         return decode_toml(data.decode(), source=os.fspath(path))
     except UnicodeDecodeError as error:

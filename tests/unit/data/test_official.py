@@ -6,7 +6,6 @@ import gzip
 import os
 import pickle
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import scipy.io
 from pseudocore.core.errors import DataError
 from pseudocore.core.types import Dataset
 from pseudocore.data import load
+from pseudocore.data.matlab import read_matlab
 from pseudocore.data.unpickle import unpickle
 
 RANDOM = np.random.default_rng(0)
@@ -117,7 +117,9 @@ def test_huge_sizes_in_an_idx_header_allocate_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"not gzip", gzip.compress(b"0" * 900, mtime=0)[:-9]], ids=["text", "cut off"]
+    "content",
+    [b"not gzip", gzip.compress(b"\0\0\10\1\0\0\0\24" + b"0" * 20, mtime=0)[:-9]],
+    ids=["text", "cut off"],
 )
 def test_damaged_gzip_is_named(tmp_path: Path, content: bytes) -> None:
     write_idx(tmp_path, zipped=True)
@@ -346,10 +348,31 @@ def test_damaged_svhn_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_svhn_without_scipy_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_svhn(tmp_path)
-    monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(DataError, match=r'pip install "pseudocore\[svhn\]"'):
-        load(tmp_path)
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i4", "i8", "u8", "f4", "f8"])
+def test_matlab_arrays_are_scipys(tmp_path: Path, compressed: bool, dtype: str) -> None:
+    arrays = {
+        "X": RANDOM.integers(0, 100, (3, 4, 2)).astype(dtype),
+        "y": np.arange(5, dtype=dtype)[:, None],
+        "other": np.arange(3000.0),
+    }
+    scipy.io.savemat(tmp_path / "file.mat", arrays, do_compression=compressed)
+    found = read_matlab(tmp_path / "file.mat", ("X", "y"))
+    known = scipy.io.loadmat(tmp_path / "file.mat")
+    assert found.keys() == {"X", "y"}
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, known[name])
+        assert array.dtype == known[name].dtype
+
+
+def test_matlab_files_of_the_other_byte_order_are_read(tmp_path: Path) -> None:
+    def element(kind: int, content: bytes) -> bytes:
+        return struct.pack(">II", kind, len(content)) + content + bytes(-len(content) % 8)
+
+    flags, sizes = struct.pack(">II", 6, 0), struct.pack(">ii", 2, 3)
+    values = np.arange(6, dtype=">i2").tobytes()  # a double array whose values fit into less
+    matrix = element(6, flags) + element(5, sizes) + element(1, b"X") + element(3, values)
+    content = b" " * 124 + b"\1\0MI" + struct.pack(">II", 14, len(matrix)) + matrix
+    (tmp_path / "file.mat").write_bytes(content)
+    found = read_matlab(tmp_path / "file.mat", ("X",))["X"]
+    np.testing.assert_array_equal(found, np.arange(6.0).reshape(2, 3, order="F"))
