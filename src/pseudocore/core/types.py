@@ -243,6 +243,45 @@ class Coreset:
 
         return export.to_hf(self)
 
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        license: str = "unknown",
+        private: bool | None = None,
+        token: str | None = None,
+        message: str = "Upload a coreset",
+        endpoint: str | None = None,
+    ) -> str:
+        """Write the points, a Parquet table of them and a card into a data set repository
+        OWNER/NAME of the Hugging Face Hub; its address. `license` is that of the points, such as
+        "cc-by-4.0".
+        """
+        from pseudocore.store import hub  # it imports this module
+
+        return hub.push(
+            self,
+            repository,
+            license=license,
+            private=private,
+            token=token,
+            message=message,
+            endpoint=endpoint,
+        )
+
+    @staticmethod
+    def from_hub(
+        repository: str,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        endpoint: str | None = None,
+    ) -> "Coreset":
+        """The coreset of a data set repository OWNER/NAME of the Hugging Face Hub."""
+        from pseudocore.store import hub  # it imports this module
+
+        return hub.pull(repository, revision=revision, token=token, endpoint=endpoint)
+
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Coreset":
         tensors = {"x": self.x, "y": self.y, "weight": self.weight, "indices": self.indices}
         changed: Any = {n: None if t is None else change(t) for n, t in tensors.items()}
