@@ -190,7 +190,9 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         raise
     except Exception as error:  # a damaged archive can fail in any way
         reason = str(error) or type(error).__name__
-        if "Object arrays" in reason:  # numpy's advice is to load it unsafely
+        if reason == "File is not a zip file":
+            reason = "it is no archive"
+        elif "Object arrays" in reason:  # numpy's advice is to load it unsafely
             reason = "it holds Python objects"
         message = f"cannot be read as an npz archive of plain arrays ({reason})"
         raise _unfit(path, f"{message}; numpy.savez writes one") from error
