@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pseudocore import inference, methods, models, testing
+    from pseudocore import estimators, inference, methods, models, testing
     from pseudocore.api import ReduceResult, evaluate, infer, load, reduce, train_experts
     from pseudocore.core.errors import PseudocoreError
     from pseudocore.core.problem import Problem
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "Coreset", "Dataset", "Evaluation", "Examples", "Fidelity", "Posterior", "Prediction",
-    "Problem", "PseudocoreError", "ReduceResult", "Rng", "Size", "__version__", "dataset", "evaluate",
-    "fidelity", "infer", "inference", "load", "methods", "models", "reduce", "size", "testing",
+    "Problem", "PseudocoreError", "ReduceResult", "Rng", "Size", "__version__", "dataset", "estimators",
+    "evaluate", "fidelity", "infer", "inference", "load", "methods", "models", "reduce", "size", "testing",
     "train_experts",
 ]  # fmt: skip
 
 _PLACES = {
-    "pseudocore": ("inference", "methods", "models", "testing"),
+    "pseudocore": ("estimators", "inference", "methods", "models", "testing"),
     "pseudocore.api": ("ReduceResult", "evaluate", "infer", "load", "reduce", "train_experts"),
     "pseudocore.core.errors": ("PseudocoreError",),
     "pseudocore.core.problem": ("Problem",),
