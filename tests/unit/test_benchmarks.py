@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from pseudocore import api
+from pseudocore.core import config
+from pseudocore.core.registry import methods
 from pseudocore.data import load
 from pseudocore.reproduce import records
 
@@ -229,19 +231,53 @@ def test_fidelity_table(script: Script, tmp_path: Path, capsys: pytest.CaptureFi
     short = "--hmc num_draws=8 --hmc num_burn=4 --hmc num_chains=2 --hmc num_leapfrog=2"
     line = f"--only digits/linear --methods uniform vbpc --per-class 1 --seeds 1 {short}"
     line += f" --set vbpc.num_steps=2 --commit abc --out {tmp_path}"
-    for seconds in (0, 100, 100):  # the first row is always made; the last time all is there
+    for seconds in (0, 100, 100):  # nothing is begun; all is there the last time
         script("fidelity_table", f"{line} --seconds {seconds}")
     rows = records.read(tmp_path / "fidelity.jsonl")
     start = "digits/linear"
     assert list(rows) == [
-        f"{start}/uniform/ipc1/seed0/hmc",
-        f"{start}/vbpc/ipc1/seed0/hmc",
-        f"{start}/vbpc/ipc1/seed0/last-layer-vi",
+        f"{start}/{method}/ipc1/seed0/{inference}"
+        for method in ("uniform", "vbpc")
+        for inference in ("hmc", "last-layer-vi")
     ]
     for row in rows.values():
         assert row["fidelity_kl"] > row["fidelity_floor_kl"]
         assert row["points"] == 10
     assert rows[f"{start}/vbpc/ipc1/seed0/hmc"]["options"]["num_steps"] == 2
-    table = capsys.readouterr().out.splitlines()[-3:]
-    assert [words.split()[1] for words in table] == ["uniform", "vbpc", "vbpc"]
-    assert len(list((tmp_path / "references").iterdir())) == 2
+    table = capsys.readouterr().out.splitlines()[-2:]
+    assert [line.split()[1] for line in table] == ["uniform", "vbpc"]
+
+
+def test_fidelity_table_plans_what_can_be_made(script: Script) -> None:
+    """Every row's method can be built, and what it needs comes before it."""
+    module = script("fidelity_table")
+    jobs = list(module.plan(2))
+    assert len({job.name for job in jobs}) == len(jobs)
+    for method, options in module.LABELS.values():
+        config.build(methods[method].make, options, what=method)
+    tasks = module.tasks_of(jobs, ["digits/convnet"])
+    seen = set[Any]()
+    for task in tasks:
+        assert seen >= set(task.needs)
+        seen.add(task.key)
+    assert {task.device for task in tasks if "convnet" in str(task.key)} == {"cuda"}
+    shards = [module.tasks_of(jobs[place::3], []) for place in range(3)]
+    rows = [task.key for shard in shards for task in shard if task.key[0] == "row"]
+    assert sorted(rows) == sorted(("row", job) for job in jobs)
+
+
+def test_a_task_pool_leaves_out_what_a_failure_needs(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In processes: a task that fails, one that needs it, one that needs the time after the end."""
+    pool = script("task_pool")
+    tasks = [
+        pool.Task(("b",), "cpu", (("a",),)),
+        pool.Task(("a",), "cpu"),
+        pool.Task((3,), "cpu"),
+        pool.Task(("c",), "cuda"),
+    ]
+    options: Any = {"begin": id, "arguments": (0,), "seconds": 60.0}
+    found = dict(pool.run(tasks, abs, processes={"cpu": 1, "cuda": 0}, **options))
+    assert {task.key: value for task, value in found.items()} == {(3,): 3}
+    assert "('a',): TypeError" in capsys.readouterr().err
