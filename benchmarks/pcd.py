@@ -1,18 +1,25 @@
-"""BPC-PCD beside uniform selection: how far are predictions from those of the full-data posterior?
+"""BPC-PCD beside other methods: how far are predictions from those of the full-data posterior?
 
-    python benchmarks/pcd.py digits --per-class 1 5 10 20 --seeds 2 --cross 64 --commit HASH
-        --out benchmarks/results
-    python benchmarks/pcd.py mnist.npz --pool --per-class 1 10 50 --seconds 3000 ...
+    python benchmarks/pcd.py digits --network tanh-32 --cross tanh-64 --per-class 1 5 10 20
+        --seeds 2 --commit HASH --out benchmarks/results
+    python benchmarks/pcd.py mnist.npz --network convnet-8 --sampler sghmc --per-class 1 10 50 ...
+    python benchmarks/pcd.py digits --network mlp-32 --also convnet-8 --cross tanh-32
+        --methods bpc-pcd bpc-pcd+also vbpc bpc-fkl ...
+
+Networks are a kind and a width: `mlp-32`, one hidden layer of ReLU; `tanh-32`, the same with tanh;
+`convnet-8`, two convolutions of 8 and 16 channels (`convnet-wide`). A coreset is made with the
+first network, by `METHOD+also` with those of `--also` too, and measured on it and on `--cross`.
 
 Every coreset is sampled by fresh HMC chains of its own at temperature 1 under the problem's prior.
 `tv` and `kl` are between the averaged predictions for the test set of the reference and of these
 chains; the floor is that between two fits of the reference. The reference that the method learns
 from is another one. Settings were chosen by distances on training inputs. Cells that are in the
-record already are left alone, so that the command resumes.
+record already are left alone, so that the command resumes; a cell is written when it is done.
 """
 
 import argparse
 import dataclasses
+import math
 import resource
 import shlex
 import sys
@@ -37,9 +44,13 @@ from pseudocore.models.flat import FlatModel
 from pseudocore.reduction import run_reduction
 from pseudocore.store.coreset_file import save_coreset
 
-REFERENCE = {"num_chains": 8, "num_burn": 150, "num_draws": 60, "num_leapfrog": 20}
+REFERENCE = {
+    "hmc": {"num_chains": 8, "num_burn": 150, "num_draws": 60, "num_leapfrog": 20},
+    "sghmc": {"num_chains": 8, "num_burn": 100, "num_draws": 60, "num_inner": 50},
+}
 FRESH = {"num_chains": 8, "num_burn": 200, "num_draws": 60, "num_leapfrog": 15}
-NETWORKS = ("mlp", "tanh", "convnet")
+ALSO = "+also"
+"""Ends the name of a method that learns with other networks too."""
 
 
 def main() -> None:
@@ -48,9 +59,10 @@ def main() -> None:
     add("data")
     add("--pool", action="store_true", help="average 2 × 2 pixels")
     add("--num-train", type=int, help="of the training images, the first; defaults to all")
-    add("--network", choices=NETWORKS, default="mlp", help="one hidden layer, or two convolutions")
-    add("--width", type=int, default=32, help="of the hidden layer")
-    add("--cross", type=int, help="width of another network, to which coresets are given too")
+    add("--network", default="mlp-32", help="KIND-WIDTH of the network to learn with")
+    add("--also", nargs="+", default=[], help="others that METHOD+also learns with too")
+    add("--cross", nargs="+", default=[], help="others on which coresets are measured")
+    add("--sampler", choices=sorted(REFERENCE), default="hmc", help="of the references")
     add("--methods", nargs="+", default=["uniform", "bpc-pcd"])
     add("--per-class", type=int, nargs="+", default=[1, 10, 50])
     add("--seeds", type=int, default=1)
@@ -61,7 +73,7 @@ def main() -> None:
         metavar="NAME=VALUE",
         help="of bpc-pcd, or of METHOD.NAME",
     )
-    add("--reference", action="append", default=[], metavar="NAME=VALUE", help="of its HMC")
+    add("--reference", action="append", default=[], metavar="NAME=VALUE", help="of its sampler")
     add("--fresh", action="append", default=[], metavar="NAME=VALUE", help="of HMC on coresets")
     add("--label", default="", help="added to the record's name, for other settings")
     add("--seconds", type=float, help="the rest is done when run again")
@@ -70,37 +82,31 @@ def main() -> None:
     add("--out", type=Path, required=True, help="folder of records")
     add("--keep", type=Path, help="folder for the coresets")
     arguments = parser.parse_args()
-    problems = [_problem(arguments, arguments.width)]
-    if arguments.cross:
-        problems.append(_problem(arguments, arguments.cross))
     began = time.monotonic()
-    judges = [_Judge(each, arguments) for each in problems]
-    num_train, model = problems[0].num_train, problems[0].model
+    data = _data(arguments)
+    judges = {
+        name: _Judge(_problem(name, data, arguments.device), arguments)
+        for name in dict.fromkeys([arguments.network, *arguments.also, *arguments.cross])
+    }
+    num_train, model = data.num_train, judges[arguments.network].problem.model
+    name_parts = (data.name, arguments.network, arguments.label)
     record: dict[str, Any] = {
-        "name": "-".join(
-            part
-            for part in (
-                problems[0].data.name,
-                arguments.network,
-                str(arguments.width),
-                arguments.label,
-            )
-            if part
-        ),
+        "name": "-".join(part for part in name_parts if part),
         **made_here(arguments.commit),
         "command": shlex.join(["python", *sys.argv]),
         "num_train": num_train,
         "num_parameters": model.num_parameters,
-        "reference": [judge.about() for judge in judges],
+        "reference": {name: judge.about() for name, judge in judges.items()},
         "reference_seconds": round(time.monotonic() - began, 1),
         "cells": [],
     }
     print(record, flush=True)
-    fill(arguments.out / "pcd.jsonl", record, _jobs(judges, arguments), arguments.seconds)
+    left = None if arguments.seconds is None else arguments.seconds - (time.monotonic() - began)
+    fill(arguments.out / "pcd.jsonl", record, _jobs(judges, arguments), left)
 
 
 def _jobs(
-    judges: list["_Judge"], arguments: argparse.Namespace
+    judges: dict[str, "_Judge"], arguments: argparse.Namespace
 ) -> Iterator[tuple[Cell, Callable[[], Cell]]]:
     for per_class in arguments.per_class:
         for seed in range(arguments.seeds):
@@ -110,16 +116,18 @@ def _jobs(
 
 
 def _cell(
-    judges: list["_Judge"], arguments: argparse.Namespace, per_class: int, seed: int, method: str
+    judges: dict[str, "_Judge"],
+    arguments: argparse.Namespace,
+    per_class: int,
+    seed: int,
+    method: str,
 ) -> Cell:
-    given = name_values(arguments.set)
-    own = {
-        name.removeprefix(f"{method}."): value
-        for name, value in given.items()
-        if name.startswith(f"{method}.") or ("." not in name and method == "bpc-pcd")
-    }
-    made = methods[method].make(per_class=per_class, **own)
-    problem, cell = judges[0].to_learn(), Cell()
+    own, made = _method(arguments, method, per_class)
+    problem, cell = judges[arguments.network].to_learn(), Cell()
+    if method.endswith(ALSO):
+        also = tuple(judges[name].to_learn() for name in arguments.also)
+        problem = dataclasses.replace(problem, also=also)
+    _forget_peak(problem.device)
     wall, cpu, last = time.monotonic(), time.process_time(), Cell()
     outcome = run_reduction(
         assembly.Reduction(made, assembly.Setup(model="mlp"), seed),
@@ -134,13 +142,27 @@ def _cell(
     cell["cpu"] = round(time.process_time() - cpu, 2)
     cell["peak_mib"] = round(_peak(problem.device))
     cell["total_weight"] = float(coreset.weight.sum())
-    cell |= judges[0].judged(coreset)
-    if len(judges) > 1:
-        cell["cross"] = judges[1].judged(coreset)
+    cell |= judges[arguments.network].judged(coreset)
+    cell |= {"cross": {name: judges[name].judged(coreset) for name in arguments.cross}}
     if arguments.keep:
         _keep(arguments.keep, f"{problem.data.name}-{method}-{per_class}-{seed}", coreset)
     print({name: cell[name] for name in ("tv", "kl", "accuracy", "wall", "cpu")}, flush=True)
     return cell
+
+
+def _method(
+    arguments: argparse.Namespace, method: str, per_class: int
+) -> tuple[dict[str, Any], Any]:
+    """The options given to a method, and the method."""
+    name, given = method.removesuffix(ALSO), name_values(arguments.set)
+    own = {
+        option.removeprefix(f"{name}."): value
+        for option, value in given.items()
+        if option.startswith(f"{name}.") or ("." not in option and name == "bpc-pcd")
+    }
+    if method.endswith(ALSO):
+        own["also"] = ", ".join(arguments.also)
+    return own, methods[name].make(per_class=per_class, **own)
 
 
 def _keep(folder: Path, name: str, coreset: Coreset) -> None:
@@ -154,8 +176,9 @@ class _Judge:
     def __init__(self, problem: Problem, arguments: argparse.Namespace) -> None:
         self.problem = problem
         self.fresh = HMC(**{**FRESH, **name_values(arguments.fresh)})
-        self.options = {**REFERENCE, **name_values(arguments.reference)}
-        self.reference = references.reference(problem, "hmc", num_fits=2, **self.options)
+        self.sampler = arguments.sampler
+        self.options = {**REFERENCE[self.sampler], **name_values(arguments.reference)}
+        self.reference = references.reference(problem, self.sampler, num_fits=2, **self.options)
         raw = problem.data.test.x
         self.fits = [each.exp() for each in self.reference.log_probs(raw)]
         self.full = torch.stack(self.fits).mean(0)
@@ -163,7 +186,7 @@ class _Judge:
     def to_learn(self) -> Problem:
         """With a reference of its own."""
         learned_from = references.reference(
-            self.problem, "hmc", num_fits=1, role="learn", **self.options
+            self.problem, self.sampler, num_fits=1, role="learn", **self.options
         )
         return dataclasses.replace(self.problem, reference=learned_from)
 
@@ -201,18 +224,13 @@ def _distance(p: Tensor, q: Tensor) -> dict[str, float]:
     }
 
 
-def _problem(arguments: argparse.Namespace, width: int) -> Problem:
+def _data(arguments: argparse.Namespace) -> Dataset:
     data = load(arguments.data)
-    if arguments.pool or arguments.num_train:
-        parts = [_pooled(part) if arguments.pool else part for part in (data.train, data.test)]
-        parts[0] = Examples(*(part[: arguments.num_train] for part in parts[0]))
-        name = data.name + "-14" * arguments.pool
-        data = Dataset(name, *parts, data.num_classes, data.class_names)
-    if arguments.network == "mlp":
-        setup = assembly.Setup(model="mlp", width=width, depth=1)
-        return assembly.build(setup, data, device=arguments.device)
-    problem = assembly.build(assembly.Setup(model="linear"), data, device=arguments.device)
-    return dataclasses.replace(problem, model=_network(arguments.network, width, data))
+    if not arguments.pool and not arguments.num_train:
+        return data
+    parts = [_pooled(part) if arguments.pool else part for part in (data.train, data.test)]
+    parts[0] = Examples(*(part[: arguments.num_train] for part in parts[0]))
+    return Dataset(data.name + "-14" * arguments.pool, *parts, data.num_classes, data.class_names)
 
 
 def _pooled(examples: Examples) -> Examples:
@@ -220,23 +238,27 @@ def _pooled(examples: Examples) -> Examples:
     return Examples(x, examples.y)
 
 
-def _network(kind: str, width: int, data: Dataset) -> FlatModel:
-    """One hidden tanh layer, or two convolutions of 8 and 16 channels, each rectified and pooled;
-    neither is a registered network.
-    """
-    channels, height, columns = data.shape
-    if kind == "tanh":
-        size = channels * height * columns
-        body = nn.Sequential(nn.Flatten(), nn.Linear(size, width, device="meta"), nn.Tanh())
-        return FlatModel(
-            body, width, data.num_classes, {"name": "mlp", "activation": "tanh", "width": width}
-        )
-    body = nn.Sequential(
-        *(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
-        *(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()),
-    )
-    size = 16 * (height // 4) * (columns // 4)
-    return FlatModel(body, size, data.num_classes, {"name": "two-convolutions"})
+def _problem(network: str, data: Dataset, device: str) -> Problem:
+    kind, _, width = network.partition("-")
+    names = {"mlp": "mlp", "convnet": "convnet-wide"}
+    if kind in names:
+        setup = assembly.Setup(model=names[kind], width=int(width), depth=2 - (kind == "mlp"))
+        return assembly.build(setup, data, device=device)
+    problem = assembly.build(assembly.Setup(model="linear"), data, device=device)
+    return problem if kind == "linear" else dataclasses.replace(problem, model=_tanh(width, data))
+
+
+def _tanh(width: str, data: Dataset) -> FlatModel:
+    """One hidden layer of tanh, which is no registered network."""
+    size, num = math.prod(data.shape), int(width)
+    body = nn.Sequential(nn.Flatten(), nn.Linear(size, num, device="meta"), nn.Tanh())
+    about = {"name": "mlp", "activation": "tanh", "width": num}
+    return FlatModel(body, num, data.num_classes, about)
+
+
+def _forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
 
 
 def _peak(device: torch.device) -> float:

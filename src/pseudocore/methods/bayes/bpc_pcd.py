@@ -32,6 +32,7 @@ Deviations:
   D3. Weights are learned as logarithms and labels as logits: they stay positive and distributions.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -53,6 +54,7 @@ from pseudocore.inference.persistent_chains import (
     move,
 )
 from pseudocore.objectives.initial import Initial, initial_inputs
+from pseudocore.runtime.loop import drive
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
 
 ADAPTATION = 0.1
@@ -91,6 +93,10 @@ class PCDInfo(NamedTuple):
     """Mean leapfrog step size, in units of the prior."""
     total_weight: Tensor
     """Sum of the weights."""
+
+
+class WalkInfo(NamedTuple):
+    accept: Tensor  # acceptance probability (chains,)
 
 
 @methods.register("bpc-pcd", kind="bayes", paper="Kim et al. 2022, arXiv 2210.06205")
@@ -206,10 +212,34 @@ class BPCPersistentChains(Budget):
     def _fresh(self, problem: Problem, likelihood: LogLikelihood, rng: Rng) -> Chains:
         """Chains from the networks' own starts, warmed up with the Metropolis test."""
         chains = self._networks(problem).begin(self.num_chains, rng)
-        for number in range(self.num_warmup):
-            stream = rng("warmup", number)
-            chains, *_ = self._moved(problem, likelihood, chains, stream, ADAPTATION, tested=True)
-        return chains
+        return self._walked(problem, likelihood, chains, rng("warmup"), self.num_warmup, ADAPTATION)
+
+    def _walked(
+        self,
+        problem: Problem,
+        likelihood: LogLikelihood,
+        chains: Chains,
+        rng: Rng,
+        num: int,
+        rate: float,
+        on_chains: Callable[[Chains], None] = lambda chains: None,
+    ) -> Chains:
+        """The chains after `num` trajectories on points that stay, with the Metropolis test; on a
+        GPU from a captured graph.
+        """
+
+        def step(problem: Problem, chains: Chains, rng: Rng) -> tuple[Chains, WalkInfo]:
+            chains, _, accept = self._moved(problem, likelihood, chains, rng, rate, tested=True)
+            return chains, WalkInfo(accept)
+
+        ending = drive(
+            step, chains, problem, rng, num_steps=num, repeats_passes=True,
+            on_step=lambda _, chains, info: on_chains(chains),
+        )  # fmt: skip
+        if ending.status == "interrupted":
+            raise KeyboardInterrupt(ending.reason)
+        walked: Chains = ending.state
+        return walked
 
     def _moved(
         self,
@@ -242,11 +272,11 @@ class BPCPersistentChains(Budget):
         """
         rng, networks = Rng(0)("lag"), self._networks(problem)
         likelihood = self._likelihood(problem, state.points, state.labels)
-        chains, kept = self._fresh(problem, likelihood, rng("fresh")), []
-        for number in range(NUM_FRESH):
-            stream = rng("kept", number)
-            chains, *_ = self._moved(problem, likelihood, chains, stream, 0.0, tested=True)
-            kept.append(networks.theta(chains.z))
+        chains, kept = self._fresh(problem, likelihood, rng("fresh")), list[Tensor]()
+        self._walked(
+            problem, likelihood, chains, rng("kept"), NUM_FRESH, 0.0,
+            on_chains=lambda chains: kept.append(networks.theta(chains.z)),
+        )  # fmt: skip
         own = networks.theta(state.chains.z)
         x, _ = problem.batch(rng("probes").permutation(problem.num_train)[:NUM_PROBES])
         average, few, theirs = (
