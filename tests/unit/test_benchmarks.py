@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pseudocore import api
+from pseudocore import api, references
 from pseudocore.core import config
 from pseudocore.core.registry import methods
 from pseudocore.data import load
@@ -264,6 +264,19 @@ def test_fidelity_table_plans_what_can_be_made(script: Script) -> None:
     shards = [module.tasks_of(jobs[place::3], []) for place in range(3)]
     rows = [task.key for shard in shards for task in shard if task.key[0] == "row"]
     assert sorted(rows) == sorted(("row", job) for job in jobs)
+
+
+def test_size_digits(script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = {"num_burn": 4, "num_draws": 4, "num_chains": 2, "num_leapfrog": 2}
+    monkeypatch.setitem(references.OPTIONS, "hmc", short)
+    line = f"--methods uniform --budgets 1 --seeds 0 3 --out {tmp_path / 'size.jsonl'}"
+    script("size_digits", line)
+    found = records.read(tmp_path / "size.jsonl")
+    start = "size/digits/linear/within0.05"
+    assert list(found) == [f"{start}/seed0", f"{start}/seed3"]
+    one, other = found.values()
+    assert one["answer"]["method"] == "uniform"
+    assert one["answer"]["kl"] != other["answer"]["kl"]
 
 
 def test_a_task_pool_leaves_out_what_a_failure_needs(

@@ -91,6 +91,23 @@ def test_the_known_answer(twos: Dataset) -> None:
     assert found["answer"]["points"] == 4
 
 
+def test_further_seeds_are_not_made_where_the_first_ones_exceed_the_bound(
+    twos: Dataset, tmp_path: Path
+) -> None:
+    """Unless all budgets are asked for, which resumes such rows too."""
+    short = pseudocore.size(twos, out=tmp_path / "short", **ASKED)
+    assert [len(row.kl_by_seed) for row in short.rows] == [1, 1, 1, 2]
+    assert all(row.kl_by_seed[0] > 2 * ASKED["within"] for row in short.rows[:3])
+    assert not any(row.meets for row in short.rows[:3])
+    barely = pseudocore.size(twos, **{**ASKED, "within": short.rows[0].kl * 0.6, "budgets": [1]})
+    assert len(barely.rows[0].kl_by_seed) == 2  # another seed could have made up for it
+    whole = pseudocore.size(twos, out=tmp_path / "short", every=True, **ASKED)
+    assert {len(row.kl_by_seed) for row in whole.rows} == {2}
+    assert [row.kl_by_seed[0] for row in whole.rows[:4]] == [
+        row.kl_by_seed[0] for row in short.rows
+    ]
+
+
 def test_the_nearest_where_the_bound_cannot_be_met(
     twos: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ class Row(NamedTuple):
     tv: float
     agreement: float
     kl_by_seed: list[float]
+    """Fewer than all seeds where the first alone take the mean above the bound."""
     seconds: float
     meets: bool
     """Whether `upper` is within the bound."""
@@ -90,11 +91,14 @@ class Size(Mapping[str, Any]):
 
     def table(self) -> str:
         """A line for each method and budget."""
-        lines = [f"{'method':<10} {'per class':>9} {'points':>7} {'KL':>8} {'below':>8} {'TV':>6}"]
+        lines = [
+            f"{'method':<10} {'per class':>9} {'points':>7} {'seeds':>5} {'KL':>8} {'below':>8} {'TV':>6}"
+        ]
         for row in self.rows:
             mark = "  ← answer" if row is self.answer else ""
             lines.append(
-                f"{row.method:<10} {row.per_class:>9} {row.points:>7} {row.kl:>8.4f}"
+                f"{row.method:<10} {row.per_class:>9} {row.points:>7}"
+                f" {len(row.kl_by_seed):>5} {row.kl:>8.4f}"
                 f" {row.upper:>8.4f} {row.tv:>6.3f}{mark}"
             )
         return "\n".join(lines)
