@@ -27,11 +27,13 @@ from cells import made_here, name_values
 from task_pool import Task, run
 
 import pseudocore
-from pseudocore import assembly, references
+from pseudocore import assembly
+from pseudocore.core import config
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.inference.full_posterior import FullPosterior
 from pseudocore.reproduce import records
+from pseudocore.workflows import references
 
 SETUPS: dict[str, dict[str, Any]] = {
     "digits/linear": {"data": "digits", "model": "linear"},
@@ -198,7 +200,7 @@ class Worker:
             "learned": dict(coreset.learned),
             "options": dict(coreset.provenance["options"]),
             "inference_options": found.options,
-            "prior": assembly.config.to_dict(problem.prior),
+            "prior": config.to_dict(problem.prior),
             "reference": full.label,
             "reference_diagnostics": full.diagnostics,
             "reduce_seconds": coreset.provenance["reduce_seconds"],

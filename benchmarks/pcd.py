@@ -33,7 +33,7 @@ import torch
 from cells import Cell, diagnostics, fill, made_here, name_values
 from torch import Tensor, nn
 
-from pseudocore import assembly, references
+from pseudocore import assembly
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -41,8 +41,9 @@ from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.data import load
 from pseudocore.inference.hmc import HMC
 from pseudocore.models.flat import FlatModel
-from pseudocore.reduction import run_reduction
 from pseudocore.store.coreset_file import save_coreset
+from pseudocore.workflows import references
+from pseudocore.workflows.reduction import run_reduction
 
 REFERENCE = {
     "hmc": {"num_chains": 8, "num_burn": 150, "num_draws": 60, "num_leapfrog": 20},

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 from cells import made_here, name_values
 
-from pseudocore import api, assembly, presets
+from pseudocore import api, assembly
+from pseudocore.assembly import presets
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import Examples
 from pseudocore.reproduce import records

@@ -19,7 +19,8 @@ from typing import Any
 
 from cells import made_here, name_values
 
-from pseudocore import api, assembly, presets
+from pseudocore import api, assembly
+from pseudocore.assembly import presets
 from pseudocore.core import config
 from pseudocore.core.registry import methods
 from pseudocore.reproduce import records
@@ -66,7 +67,7 @@ def main() -> None:
 
 def cell(name: str, per_class: int, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     table, changes = presets.read(arguments.preset), name_values(arguments.set)
-    wanted = {**table["options"], "features": "network", **changes, "per_class": per_class}
+    wanted = {**table["options"], "space": "network", **changes, "per_class": per_class}
     fields = {option.name for option in config.options(methods[name].make)}
     if name != table["method"]:
         fields -= {"rho", "num_dimensions"}

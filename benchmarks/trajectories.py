@@ -20,7 +20,8 @@ from typing import Any
 from cells import made_here, name_values
 from cold_posterior import published_options
 
-from pseudocore import api, assembly, presets
+from pseudocore import api, assembly
+from pseudocore.assembly import presets
 from pseudocore.reproduce import records
 from pseudocore.store.coreset_file import save_coreset
 from pseudocore.store.run_folder import Run

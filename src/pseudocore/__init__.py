@@ -19,19 +19,28 @@ if TYPE_CHECKING:
     from pseudocore.evaluation.fidelity import Fidelity
     from pseudocore.evaluation.size import Size
     from pseudocore.inference.posterior import Posterior, Prediction
-    from pseudocore.measuring import fidelity
-    from pseudocore.sizing import size
+    from pseudocore.workflows import references
+    from pseudocore.workflows.fidelity import fidelity
+    from pseudocore.workflows.size import size
 
 __version__ = "0.2.0"
 __all__ = [
     "Coreset", "Dataset", "Evaluation", "Examples", "Fidelity", "Posterior", "Prediction",
     "Problem", "PseudocoreError", "ReduceResult", "Rng", "Size", "__version__", "dataset", "estimators",
-    "evaluate", "fidelity", "infer", "inference", "load", "methods", "models", "reduce", "size", "testing",
-    "train_experts",
+    "evaluate", "fidelity", "infer", "inference", "load", "methods", "models", "reduce", "references",
+    "size", "testing", "train_experts",
 ]  # fmt: skip
 
+_MODULES = {
+    "estimators": "pseudocore.estimators",
+    "inference": "pseudocore.inference",
+    "methods": "pseudocore.methods",
+    "models": "pseudocore.models",
+    "references": "pseudocore.workflows.references",
+    "testing": "pseudocore.testing",
+}
+
 _PLACES = {
-    "pseudocore": ("estimators", "inference", "methods", "models", "testing"),
     "pseudocore.api": ("ReduceResult", "evaluate", "infer", "load", "reduce", "train_experts"),
     "pseudocore.core.errors": ("PseudocoreError",),
     "pseudocore.core.problem": ("Problem",),
@@ -41,21 +50,19 @@ _PLACES = {
     "pseudocore.evaluation.evaluate": ("Evaluation",),
     "pseudocore.evaluation.fidelity": ("Fidelity",),
     "pseudocore.evaluation.size": ("Size",),
-    "pseudocore.measuring": ("fidelity",),
-    "pseudocore.sizing": ("size",),
+    "pseudocore.workflows.fidelity": ("fidelity",),
+    "pseudocore.workflows.size": ("size",),
     "pseudocore.inference.posterior": ("Posterior", "Prediction"),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import pseudocore` takes no time."""
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     for place, names in _PLACES.items():
         if name in names:
-            return (
-                import_module(f"pseudocore.{name}")
-                if place == "pseudocore"
-                else getattr(import_module(place), name)
-            )
+            return getattr(import_module(place), name)
     if name == "experts":
         import warnings
 

@@ -7,18 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pseudocore import references
-from pseudocore.arguments import (
-    check_inference,
-    coreset_of,
-    inference_for,
-    problem_of,
-    reduction_of,
-)
 from pseudocore.assembly import Data, build, described, reading
 from pseudocore.assembly import Reduction as Reduction
-from pseudocore.contracts import build_problem as build_problem
-from pseudocore.contracts import mismatches
+from pseudocore.assembly.contracts import build_problem as build_problem
+from pseudocore.assembly.contracts import mismatches
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
@@ -28,18 +20,26 @@ from pseudocore.core.types import Coreset, Inference, Iterative, Method
 from pseudocore.data import Reading, read
 from pseudocore.evaluation.evaluate import Evaluation, Extras, assess
 from pseudocore.evaluation.metrics import Metrics
-from pseudocore.expert_training import train_experts
 from pseudocore.features.backbone import described as described_features
 from pseudocore.inference.posterior import FunctionPosterior, Posterior
 from pseudocore.objectives.multiformation import decoded
-from pseudocore.progress import progress as progress_bar
-from pseudocore.reduction import OnLog
-from pseudocore.reduction import ReduceResult as ReduceResult
-from pseudocore.reduction import resolved as resolved
-from pseudocore.reduction import run_reduction as run_reduction
 from pseudocore.runtime import Compile, profiling
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.run_folder import Run
+from pseudocore.workflows import references
+from pseudocore.workflows.arguments import (
+    check_inference,
+    coreset_of,
+    inference_for,
+    problem_of,
+    reduction_of,
+)
+from pseudocore.workflows.experts import train_experts
+from pseudocore.workflows.progress import progress as progress_bar
+from pseudocore.workflows.reduction import OnLog
+from pseudocore.workflows.reduction import ReduceResult as ReduceResult
+from pseudocore.workflows.reduction import resolved as resolved
+from pseudocore.workflows.reduction import run_reduction as run_reduction
 
 __all__ = ["evaluate", "infer", "load", "reduce", "train_experts"]
 

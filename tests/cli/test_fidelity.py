@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pseudocore
-from pseudocore import references
+from pseudocore.workflows import references
 
 Done = Callable[[str], Any]
 Refused = Callable[..., str]

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pseudocore import progress
 from pseudocore.cli import demo as demo_verb
 from pseudocore.core.registry import inferences, methods
+from pseudocore.workflows import progress
 
 Done = Callable[[str], Any]
 Refused = Callable[..., str]

@@ -121,7 +121,7 @@ def test_a_run_is_resumed_with_the_data_it_was_begun_on(
     refused: Refused, cli: Callable[[str], Any], npz: Npz, stopped: Callable[[str], None]
 ) -> None:
     line = REDUCE.replace("digits", npz("mine"))
-    stopped("pseudocore.reduction.run")
+    stopped("pseudocore.workflows.reduction.run")
     assert cli(line).code == 130
     npz("mine", train_x=np.random.default_rng(2).integers(0, 256, (40, 8, 8), dtype=np.uint8))
     refused(f"{line} --resume", "begun on another 'mine'")
@@ -260,7 +260,7 @@ def test_an_interrupted_overwrite_keeps_the_old_run(
     done(REDUCE)
     done("evaluate run --num-steps 2 --seeds 1")
     before = _contents("run")
-    stopped("pseudocore.reduction.run")
+    stopped("pseudocore.workflows.reduction.run")
     message = "interrupted; run holds its earlier run again\n"
     assert cli(f"{REDUCE} --overwrite --seed 1") == (130, "", message)
     assert _contents("run") == before

@@ -54,7 +54,7 @@ FIELDS: dict[str, Effect | str] = {
 }
 """What these fields need, whoever has them."""
 NETWORK = {
-    name: Effect({"features": "network"}, effect.problem, effect.other)
+    name: Effect({"space": "network"}, effect.problem, effect.other)
     for name in SMALL | FIELDS | {"pretrain_momentum": Effect()}
     if name.startswith("pretrain")
     for effect in [FIELDS.get(name, Effect())]

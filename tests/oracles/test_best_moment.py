@@ -14,7 +14,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.evaluation.metrics import in_batches
 from pseudocore.evaluation.published_metrics import published_scores
-from pseudocore.inference.posterior import DrawsPosterior
+from pseudocore.inference.draws_posterior import DrawsPosterior
 from pseudocore.inference.sgd import SGD
 
 MakeProblem = Callable[..., Problem]

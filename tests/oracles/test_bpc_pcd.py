@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudocore import api, references
+from pseudocore import api
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.rng import Rng
@@ -35,6 +35,7 @@ from pseudocore.objectives.small_models import (
 )
 from pseudocore.runtime.loop import run
 from pseudocore.testing import few_digits, small_problem
+from pseudocore.workflows import references
 
 MakeProblem = Callable[..., Problem]
 Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]

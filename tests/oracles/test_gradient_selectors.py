@@ -275,7 +275,7 @@ def test_learned_weights(problem: Problem, name: str, balanced: bool) -> None:
     """By scipy on full-length gradients: least squares of the mean gradient of each group, times
     its size.
     """
-    reference, network = the_reference(problem), {"features": "network"}
+    reference, network = the_reference(problem), {"space": "network"}
     options: Any = {"per_class": 4, "weighting": "learned", "balanced": balanced}
     coreset = select(
         name, problem, **options, **(network if name in ("herding", "k-center") else {})
@@ -441,7 +441,7 @@ def test_contextual_diversity(problem: Problem) -> None:
 def test_all_selectors_train_one_network(problem: Problem, cache: Any) -> None:
     for entry in LOOKING:
         options: dict[str, Any] = (
-            {"features": "network"} if "features" in entry.make.__dataclass_fields__ else {}
+            {"space": "network"} if "space" in entry.make.__dataclass_fields__ else {}
         )
         alone, shared = (
             select(entry.name, one, per_class=2, **options)
@@ -488,7 +488,7 @@ def test_points_that_are_the_same_are_distinct_points(entry: Entry, kind: str) -
 @every_looking_selector
 def test_a_network_that_diverged_is_refused(entry: Entry, problem: Problem) -> None:
     options: dict[str, Any] = (
-        {"features": "network"} if "features" in entry.make.__dataclass_fields__ else {}
+        {"space": "network"} if "space" in entry.make.__dataclass_fields__ else {}
     )
     with pytest.raises(DataError, match="diverged in pre-training"):
         select(

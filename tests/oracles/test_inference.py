@@ -15,8 +15,8 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.inference.draws_posterior import DrawsPosterior
 from pseudocore.inference.last_layer_vi import LastLayerVI
-from pseudocore.inference.posterior import DrawsPosterior
 from pseudocore.inference.sgd import SGD, Ensemble, _mean_log_likelihood
 from pseudocore.models.dense import MLP
 from pseudocore.objectives import last_layer_gaussian as gaussian

@@ -76,7 +76,7 @@ def test_of_all_classes_together(name: str, make_problem: MakeProblem) -> None:
 @both
 def test_on_features_of_a_network(name: str, make_problem: MakeProblem) -> None:
     problem = make_problem(MLP(width=16, depth=1))
-    coreset = select(name, problem, per_class=4, features="network", pretrain_epochs=7)
+    coreset = select(name, problem, per_class=4, space="network", pretrain_epochs=7)
     assert coreset.indices is not None
     theta = pretrain(problem, Pretraining(pretrain_epochs=7), Rng(0)("pretrain")).theta
     features = last_layer(problem, theta, Rng(0)("statistics")).features
@@ -92,7 +92,7 @@ def test_on_features_of_a_network(name: str, make_problem: MakeProblem) -> None:
 def test_the_seed_matters_where_a_network_is_trained(name: str, make_problem: MakeProblem) -> None:
     problem = make_problem(MLP(width=16, depth=1))
     runs = [
-        select(name, problem, seed, per_class=4, features="network", pretrain_epochs=5).indices
+        select(name, problem, seed, per_class=4, space="network", pretrain_epochs=5).indices
         for seed in (0, 0, 1)
     ]
     assert [

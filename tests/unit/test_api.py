@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import pseudocore
-from pseudocore import api, progress
+from pseudocore import api
 from pseudocore import assembly as setups
 from pseudocore.api import ReduceResult
 from pseudocore.core.errors import ConfigError, DataError, PseudocoreError, RunError
@@ -27,6 +27,7 @@ from pseudocore.data import digits
 from pseudocore.data.arrays import write_npz
 from pseudocore.inference.last_layer_vi import LastLayerVI
 from pseudocore.store.run_folder import Run
+from pseudocore.workflows import progress
 
 TINY: dict[str, Any] = {
     "num_steps": 3,

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from pseudocore import api, references
+from pseudocore import api
 from pseudocore.core import config
 from pseudocore.core.registry import methods
 from pseudocore.data import load
 from pseudocore.reproduce import records
+from pseudocore.workflows import references
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 

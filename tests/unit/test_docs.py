@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import pseudocore
-from pseudocore import presets
 from pseudocore.api import Reduction
+from pseudocore.assembly import presets
 from pseudocore.cli.main import main
 from pseudocore.core import config
 from pseudocore.core.registry import inferences, methods, models

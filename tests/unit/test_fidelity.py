@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import pseudocore
-from pseudocore import references
 from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.testing import few_digits
+from pseudocore.workflows import references
 
 SHORT: dict[str, Any] = {"num_burn": 30, "num_draws": 20, "num_chains": 2, "num_leapfrog": 8}
 LINEAR = {"model": "linear"}

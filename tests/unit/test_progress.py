@@ -4,7 +4,7 @@ import io
 
 from rich.table import Table
 
-from pseudocore.progress import PlainConsole
+from pseudocore.workflows.progress import PlainConsole
 
 
 def test_control_characters_are_spelled_out() -> None:

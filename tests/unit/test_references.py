@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from pseudocore import references
 from pseudocore.assembly import Reduction, Setup
 from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.problem import GaussianPrior, Problem
@@ -16,9 +15,10 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, NeedsReference
 from pseudocore.methods.bayes.vbpc import VBPC
 from pseudocore.models.dense import Linear
-from pseudocore.reduction import run_reduction
 from pseudocore.store.cache import CacheFolder
 from pseudocore.testing import small_problem
+from pseudocore.workflows import references
+from pseudocore.workflows.reduction import run_reduction
 
 SHORT: dict[str, Any] = {"num_burn": 10, "num_draws": 8, "num_chains": 2, "num_leapfrog": 3}
 

@@ -13,13 +13,14 @@ import pytest
 import torch
 
 import pseudocore
-from pseudocore import references, sizing
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.evaluation.size import Row, chosen, upper_bound
+from pseudocore.workflows import references
+from pseudocore.workflows import size as sizing
 
 ASKED: dict[str, Any] = {
     "methods": ["one", "distinct"],

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from pseudocore import presets
-from pseudocore.assembly import Reduction
+from pseudocore.assembly import Reduction, presets
+from pseudocore.assembly.presets import EvaluationProtocol
 from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.registry import methods
 from pseudocore.evaluation.tables import Estimate
-from pseudocore.presets import EvaluationProtocol
 from pseudocore.reproduce import pages, records, render
 from pseudocore.reproduce.cells import DIGITS, Cell, cells, matching, table_names
 from pseudocore.reproduce.planning import make_plan

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from pseudocore.evaluation.names import format_metric, metric_title, num_digits
 from pseudocore.evaluation.tables import Row, metric_names
-from pseudocore.progress import PlainConsole, console
-from pseudocore.progress import progress as progress
+from pseudocore.workflows.progress import PlainConsole, console
+from pseudocore.workflows.progress import progress as progress
 
 err = console
 """Standard error, shared with progress bars."""

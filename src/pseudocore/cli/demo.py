@@ -14,8 +14,8 @@ from pseudocore.assembly import Reduction, Setup, build
 from pseudocore.cli.console import comparison_table, err, out, progress
 from pseudocore.core.problem import Problem
 from pseudocore.evaluation.tables import comparison
-from pseudocore.reduction import run_reduction
 from pseudocore.store.run_folder import Run
+from pseudocore.workflows.reduction import run_reduction
 
 SETUP: dict[str, Any] = {"data": "digits", "model": "convnet-wide", "width": 32}
 LEARNED: dict[str, Any] = {"num_steps": 400, "batch_size": 128}

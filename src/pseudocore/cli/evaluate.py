@@ -9,12 +9,12 @@ from cyclopts import App, Parameter
 
 from pseudocore import api
 from pseudocore.assembly import PRIOR_FIELDS, READING_FIELDS, Setup
+from pseudocore.assembly.contracts import DEFAULT_INFERENCE
+from pseudocore.assembly.contracts import intended as intended_for
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
 from pseudocore.cli.output import file_name, keep_and_show, warn_of_divergence
-from pseudocore.contracts import DEFAULT_INFERENCE
-from pseudocore.contracts import intended as intended_for
 from pseudocore.core.registry import inferences
 from pseudocore.evaluation.names import DETAILS, format_metric, num_digits
 from pseudocore.store.coreset_file import CORESET_FILE, load_coreset

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from pseudocore import measuring, references
 from pseudocore.assembly import Setup
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
@@ -19,6 +18,8 @@ from pseudocore.data import load as load_data
 from pseudocore.evaluation.fidelity import Fidelity
 from pseudocore.store.coreset_file import CORESET_FILE, load_coreset, save_coreset
 from pseudocore.store.run_folder import Run
+from pseudocore.workflows import fidelity as measuring
+from pseudocore.workflows import references
 
 NAME = "fidelity"
 _ON = ("test", "held-out", "corrupted")

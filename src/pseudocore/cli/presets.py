@@ -4,7 +4,7 @@ import itertools
 import textwrap
 from typing import Any
 
-from pseudocore import presets as library
+from pseudocore.assembly import presets as library
 from pseudocore.cli.console import out, print_json
 from pseudocore.cli.flags import Json
 from pseudocore.store.files import encode_toml

@@ -16,11 +16,11 @@ from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import Entry, methods
 from pseudocore.core.types import Iterative
-from pseudocore.progress import Advance
-from pseudocore.reduction import configuration, resolved, run_reduction
 from pseudocore.runtime.loop import Outcome
 from pseudocore.runtime.profiling import recording
 from pseudocore.store.run_folder import Run
+from pseudocore.workflows.progress import Advance
+from pseudocore.workflows.reduction import configuration, resolved, run_reduction
 
 NAME = "reduce"
 

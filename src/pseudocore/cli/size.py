@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 
-from pseudocore import sizing
 from pseudocore.assembly import Setup
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
@@ -18,6 +17,7 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import inferences, methods
 from pseudocore.evaluation.size import Size
 from pseudocore.store.files import write_bytes
+from pseudocore.workflows import size as sizing
 
 NAME = "size"
 CURVE_FILE = "curve.svg"

@@ -15,7 +15,7 @@ import math
 import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -56,6 +56,9 @@ class Range:
 
 ALIASES = {"ipc": "per_class"}
 """Other names of options."""
+
+FORMER_NAMES = {"features": "space"}
+"""Of options in configurations that earlier versions wrote."""
 
 Count = Annotated[int, Range(low=1)]
 Whole = Annotated[int, Range(low=0)]
@@ -116,10 +119,20 @@ def without_aliases(values: Mapping[str, Any]) -> dict[str, Any]:
     return {ALIASES.get(name, name): value for name, value in values.items()}
 
 
+def with_present_names(known: Container[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options, former names replaced where only the present one is known."""
+    present = {
+        former: name
+        for former, name in FORMER_NAMES.items()
+        if former not in known and name in known
+    }
+    return {present.get(name, name): value for name, value in values.items()}
+
+
 def build(cls: type[T], values: Mapping[str, Any], *, what: str = "") -> T:
     """An instance from a mapping such as a TOML table; every problem is reported at once."""
     known = {option.name: option for option in options(cls)}
-    values = without_aliases(values)
+    values = with_present_names(known, without_aliases(values))
     problems = []
     for name in values:
         if name not in known:

@@ -20,7 +20,7 @@ from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference.choose import COLD, FACTORS, Setting, by_split
 from pseudocore.inference.density import Prior, rewrap
 from pseudocore.inference.draws import Draws, MemoryDraws
-from pseudocore.inference.posterior import DrawsPosterior
+from pseudocore.inference.draws_posterior import DrawsPosterior
 from pseudocore.runtime.loop import Checkpoints, drive
 
 

@@ -28,7 +28,7 @@ from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Predict
-from pseudocore.inference.posterior import DrawsPosterior
+from pseudocore.inference.draws_posterior import DrawsPosterior
 
 if TYPE_CHECKING:
     from pseudocore.inference.chain import ChainSampler

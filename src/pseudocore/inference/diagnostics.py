@@ -30,7 +30,7 @@ from pseudocore.core.types import Examples
 from pseudocore.inference.draws import Draws
 
 if TYPE_CHECKING:
-    from pseudocore.inference.posterior import DrawsPosterior
+    from pseudocore.inference.draws_posterior import DrawsPosterior
 
 NUM_PROBES, NUM_PROJECTIONS = 32, 16
 MIN_DRAWS = 8

@@ -1,6 +1,6 @@
 """The posterior of all training data, as draws and as predictions: what a coreset is compared with.
 
-`references.py` makes, keeps and reads it.
+`workflows/references.py` makes, keeps and reads it.
 """
 
 import hashlib
@@ -18,7 +18,8 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Inference, Predict
-from pseudocore.inference.posterior import DrawsPosterior, Posterior
+from pseudocore.inference.draws_posterior import DrawsPosterior
+from pseudocore.inference.posterior import Posterior
 
 MAX_PREDICTIONS = 100_000
 """Training points whose predictions are stored where there are no draws to make them of."""

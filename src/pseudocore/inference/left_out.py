@@ -7,10 +7,11 @@ of all with its best logit scale s wins:
 $$ \arg\max_{r, \rho, s} \sum_i w_i \log \operatorname{softmax}_{y_i}\left(
    s\,\mu_{-i}(x_i) / \sqrt{1 + \tfrac\pi8 s^2 \Sigma_{-i}(x_i)}\right) $$
 
-Left out are training points that are no part of the coreset, where there are some (`reduction.py`
-asks then, and stores the answer with the coreset), and otherwise the coreset's own points: one at a
-time in closed form under the Gaussian likelihood (`last_layer_gaussian.leave_one_out`), a fifth at
-a time under the categorical one, whose logit scale is then 1. Only points whose class has another point can be left out.
+Left out are training points that are no part of the coreset, where there are some
+(`workflows/reduction.py` asks then, and stores the answer with the coreset), and otherwise the
+coreset's own points: one at a time in closed form under the Gaussian likelihood
+(`last_layer_gaussian.leave_one_out`), a fifth at a time under the categorical one, whose logit
+scale is then 1. Only points whose class has another point can be left out.
 
 Features of the trained network would not do: they were fitted to the labels that are left out, and
 after 1,000 steps any of them is predicted with certainty (docs/inference.md).

@@ -29,7 +29,7 @@ from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
-from pseudocore.inference.posterior import DrawsPosterior
+from pseudocore.inference.draws_posterior import DrawsPosterior
 from pseudocore.runtime import autodiff
 from pseudocore.training.cutmix import mixed
 from pseudocore.training.loop import FitSettings, random_batch, train

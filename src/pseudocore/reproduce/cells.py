@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from pseudocore.assembly.presets import available, sheet
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import did_you_mean, methods
-from pseudocore.presets import available, sheet
 from pseudocore.reproduce.published import Printed, printed
 
 DIGITS = "digits"

@@ -10,7 +10,7 @@ import functools
 from importlib.resources import files
 from typing import NamedTuple
 
-from pseudocore.presets import sheet
+from pseudocore.assembly.presets import sheet
 
 
 class Printed(NamedTuple):

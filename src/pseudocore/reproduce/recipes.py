@@ -11,10 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pseudocore.assembly import Reduction, Setup
+from pseudocore.assembly.presets import (
+    PUBLISHED,
+    TRUE,
+    EvaluationProtocol,
+    Preset,
+    available,
+    find,
+    sheet,
+)
 from pseudocore.core import config
 from pseudocore.core.budget import with_budget
 from pseudocore.core.registry import inferences, methods, models
-from pseudocore.presets import PUBLISHED, TRUE, EvaluationProtocol, Preset, available, find, sheet
 from pseudocore.reproduce.cells import DIGITS, Cell, field_names
 
 _TRAINING_EXAMPLES_PER_CLASS = {"cifar10": 5000, "cifar100": 500}

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pseudocore.assembly.presets import PUBLISHED, TRUE, sheet
 from pseudocore.evaluation.names import DETAILS, format_metric, metric_title
 from pseudocore.evaluation.tables import Estimate
-from pseudocore.presets import PUBLISHED, TRUE, sheet
 from pseudocore.reproduce.cells import DIGITS, Cell, cells, table_names, title
 from pseudocore.reproduce.pages import Block, Bullets, Grid, Heading, Paragraph
 from pseudocore.reproduce.published import Printed

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pseudocore.assembly.presets import TRUE
+from pseudocore.core.config import FORMER_NAMES
 from pseudocore.core.errors import ArtifactError
-from pseudocore.presets import TRUE
 from pseudocore.reproduce import records
 from pseudocore.reproduce.cells import DIGITS, Cell
 from pseudocore.reproduce.recipes import FORMER, FORMER_WEIGHTING, Recipe
@@ -133,7 +134,7 @@ def _refuse_earlier_layout(out: Path, table: str) -> None:
 
 
 def _written_out(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a stored result, with former defaults written out."""
+    """Settings of a stored result, under present names, with former defaults written out."""
     found = dict(settings)
     if "ways" in settings:
         found["ways"] = {
@@ -145,7 +146,8 @@ def _written_out(settings: Mapping[str, Any]) -> dict[str, Any]:
         config["evaluate"] = former_options(evaluate["inference"], evaluate)
     weighting = FORMER_WEIGHTING.get(str(config.get("method")), "ones")
     if weighting is not None and "options" in config:
-        config["options"] = {"weighting": weighting, **config["options"]}
+        options = {FORMER_NAMES.get(name, name): of for name, of in config["options"].items()}
+        config["options"] = {"weighting": weighting, **options}
     if config.get("method") == "psvi":
         config["setup"] = {"prior": "isotropic", "prior_scale": 1.0, **config["setup"]}
     return {**found, "config": config} if config else found

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pseudocore import api
 from pseudocore.assembly import Setup
+from pseudocore.core import config
 from pseudocore.core.budget import Budget
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
@@ -208,6 +209,13 @@ class MethodConformance(Suite):
         one, other = self.make(), self.make()
         assert (one, hash(one)) == (other, hash(other)), "equal fields make two values"
         assert self.method.__dataclass_params__.frozen, "the method's dataclass must be frozen"
+
+    def test_no_field_is_named_like_one_of_a_setup(self) -> None:
+        """Both are flags of `reduce` and options of `pseudocore.reduce`."""
+        own, setup = (
+            {option.name for option in config.options(each)} for each in (self.method, Setup)
+        )
+        assert not own & setup, f"a setup has fields of these names: {', '.join(own & setup)}"
 
     def problem(self, **changes: Any) -> Problem:
         return super().problem(**{"experts": True, "reference": True, **changes})

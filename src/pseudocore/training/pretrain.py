@@ -28,7 +28,7 @@ from pseudocore.selection.last_layer_gradients import DIVERGED, LastLayer
 from pseudocore.training.loop import Optimiser, TrainingLoop, TrainingState, epoch_of_one
 from pseudocore.training.optimisers import adam, decayed, sgd, start
 
-Features = Literal["inputs", "network"]
+Space = Literal["inputs", "network"]
 Statistics = Mapping[str, Tensor] | None
 
 BATCH = 512
@@ -176,7 +176,7 @@ def _last_layer(
 
 
 def feature_map(
-    problem: Problem, kind: Features, recipe: Pretraining, rng: Rng
+    problem: Problem, kind: Space, recipe: Pretraining, rng: Rng
 ) -> Callable[[Tensor], Tensor]:
     """From training indices (n,) to features (n, d): flattened network inputs, or the features of
     the network of this recipe.

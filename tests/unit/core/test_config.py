@@ -26,6 +26,8 @@ from pseudocore.core.config import (
     to_dict,
 )
 from pseudocore.core.errors import ConfigError
+from pseudocore.methods.select.herding import Herding
+from pseudocore.methods.select.uniform import Uniform
 
 
 @dataclass(frozen=True)
@@ -219,3 +221,11 @@ def test_reads_a_toml_table() -> None:
     assert build(Method, table) == Method(
         num_steps=10, step_size=0.01, learn_labels=True, loss="mse"
     )
+
+
+def test_a_former_name_is_read_as_the_present_one() -> None:
+    """Runs of earlier versions keep `features = "network"` in their config.toml."""
+    built = build(Herding, {"per_class": 1, "features": "network"})
+    assert built == Herding(per_class=1, space="network")
+    with pytest.raises(ConfigError, match="unknown option 'features'"):
+        build(Uniform, {"features": "network"})

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pseudocore import assembly as setups
-from pseudocore.contracts import build_problem
+from pseudocore.assembly.contracts import build_problem
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples

@@ -16,18 +16,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudocore import api, expert_training
+from pseudocore import api
 from pseudocore.assembly import Reduction, Setup, build
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.expert_training import with_experts
 from pseudocore.store.expert_folder import ExpertFolder, MappedExperts
 from pseudocore.store.run_folder import Run
 from pseudocore.training import experts
 from pseudocore.training.experts import Resident, Training, train
+from pseudocore.workflows import experts as expert_training
+from pseudocore.workflows.experts import with_experts
 
 SMALL: dict[str, Any] = {"model": "mlp", "width": 4, "batch_size": 512, "num": 3, "epochs": 4}
 

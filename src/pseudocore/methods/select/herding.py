@@ -24,7 +24,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.selection import greedy
 from pseudocore.selection.budgets import SelectorSettings, choose
-from pseudocore.training.pretrain import Features, Pretraining, extract_last_layer, feature_map
+from pseudocore.training.pretrain import Pretraining, Space, extract_last_layer, feature_map
 
 
 @methods.register(
@@ -34,15 +34,15 @@ from pseudocore.training.pretrain import Features, Pretraining, extract_last_lay
 class Herding(Pretraining, SelectorSettings):
     """Points of each class whose mean follows the class mean."""
 
-    features: Features = "inputs"
+    space: Space = "inputs"
     """What means are taken of: network inputs, or last-layer features of a pre-trained network."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        features = feature_map(problem, self.features, self, rng)
+        features = feature_map(problem, self.space, self, rng)
         layer = partial(extract_last_layer, problem, self, rng)
         return choose(
             problem,
             self,
             lambda group: greedy.herding(features(group.indices), group.num),
-            layer if self.features == "network" else None,
+            layer if self.space == "network" else None,
         )

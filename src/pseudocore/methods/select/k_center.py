@@ -24,7 +24,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.selection import greedy
 from pseudocore.selection.budgets import SelectorSettings, choose
-from pseudocore.training.pretrain import Features, Pretraining, extract_last_layer, feature_map
+from pseudocore.training.pretrain import Pretraining, Space, extract_last_layer, feature_map
 
 
 @methods.register("k-center", kind="select", paper="Sener & Savarese 2018, arXiv 1708.00489")
@@ -32,15 +32,15 @@ from pseudocore.training.pretrain import Features, Pretraining, extract_last_lay
 class KCenter(Pretraining, SelectorSettings):
     """Points of each class such that none of it is far from all of them."""
 
-    features: Features = "inputs"
+    space: Space = "inputs"
     """What is compared: network inputs, or last-layer features of a pre-trained network."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
-        features = feature_map(problem, self.features, self, rng)
+        features = feature_map(problem, self.space, self, rng)
         layer = partial(extract_last_layer, problem, self, rng)
         return choose(
             problem,
             self,
             lambda group: greedy.k_center(features(group.indices), group.num),
-            layer if self.features == "network" else None,
+            layer if self.space == "network" else None,
         )

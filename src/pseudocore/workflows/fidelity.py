@@ -9,8 +9,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pseudocore import api, references
-from pseudocore.arguments import coreset_of, inference_for, problem_of
 from pseudocore.assembly import Data, described
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
@@ -31,6 +29,9 @@ from pseudocore.inference.full_posterior import (
 from pseudocore.objectives.multiformation import decoded
 from pseudocore.runtime import profiling
 from pseudocore.runtime.profiling import stage
+from pseudocore.workflows import references
+from pseudocore.workflows.arguments import coreset_of, inference_for, problem_of
+from pseudocore.workflows.reduction import ReduceResult
 
 On = Literal["test", "held-out", "corrupted"]
 """Inputs that predictions are compared on."""
@@ -41,7 +42,7 @@ SEVERITY, NUM_CORRUPTED = 3, 100
 
 
 def fidelity(
-    coreset: Coreset | api.ReduceResult | str | Path,
+    coreset: Coreset | ReduceResult | str | Path,
     data: Data | None = None,
     *,
     inference: str | Inference | None = None,

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from pseudocore.assembly import Data, Reduction, Setup, described
-from pseudocore.contracts import build_problem, intended
+from pseudocore.assembly.contracts import build_problem, intended
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.types import Coreset, Inference, Method
-from pseudocore.reduction import ReduceResult, configuration
 from pseudocore.store.coreset_file import load_coreset
+from pseudocore.workflows.reduction import ReduceResult, configuration
 
 
 def reduction_of(

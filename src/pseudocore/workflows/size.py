@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from pseudocore import references
 from pseudocore.assembly import Data, Reduction, Setup, build, described, reading, resolve
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
@@ -29,11 +28,12 @@ from pseudocore.data import read
 from pseudocore.evaluation.fidelity import PREFIX, point_distances
 from pseudocore.evaluation.size import Row, Size, chosen, mean_distances, upper_bound
 from pseudocore.inference.last_layer_vi import LastLayerVI, with_settings
-from pseudocore.measuring import NUM_HELD_OUT, Inputs, Measured, fit_and_measure
 from pseudocore.objectives.multiformation import decoded
-from pseudocore.reduction import run_reduction
 from pseudocore.store.run_folder import Run
 from pseudocore.store.size_folder import SizeFolder
+from pseudocore.workflows import references
+from pseudocore.workflows.fidelity import NUM_HELD_OUT, Inputs, Measured, fit_and_measure
+from pseudocore.workflows.reduction import run_reduction
 
 METHODS = ("uniform", "herding", "vbpc", "psvi")
 BUDGETS = (1, 2, 5, 10, 20, 50)

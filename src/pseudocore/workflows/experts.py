@@ -17,7 +17,6 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.types import NeedsExperts
 from pseudocore.data import read
 from pseudocore.evaluation.metrics import in_batches, measure, spreads
-from pseudocore.progress import progress as progress_bar
 from pseudocore.runtime import Compile
 from pseudocore.runtime.profiling import stage
 from pseudocore.store.expert_folder import ExpertFolder, MappedExperts, Storage
@@ -31,6 +30,7 @@ from pseudocore.training.experts import (
     identity,
     train,
 )
+from pseudocore.workflows.progress import progress as progress_bar
 
 MAX_MEMORY_SHARE = 0.5
 """Share of a GPU's free memory that snapshots may take."""

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from pseudocore.assembly import Reduction, networks, resolve
-from pseudocore.contracts import contract_of
+from pseudocore.assembly.contracts import contract_of
+from pseudocore.assembly.presets import read as read_preset
 from pseudocore.core import config
 from pseudocore.core.budget import PER_CLASS, Budget, with_budget
 from pseudocore.core.errors import ConfigError, RunError
@@ -17,17 +18,16 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, NeedsExperts, NeedsReference, Selector, ServesNetworks
-from pseudocore.expert_training import with_experts
 from pseudocore.features.embed import nearest
 from pseudocore.inference.last_layer_vi import calibrated
 from pseudocore.models import custom
-from pseudocore.presets import read as read_preset
-from pseudocore.references import with_reference
 from pseudocore.runtime import profiling
 from pseudocore.runtime.loop import Outcome, run
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.folders import versions
 from pseudocore.store.run_folder import Run
+from pseudocore.workflows.experts import with_experts
+from pseudocore.workflows.references import with_reference
 
 OnLog = Callable[[int, dict[str, float]], None]
 
@@ -114,7 +114,7 @@ def run_reduction(
     """Carry out a reduction, and keep metrics, checkpoints, coreset and manifest in a run folder.
 
     A method that needs experts and has none trains them first and logs that as step 0; one that
-    needs draws of the full-data posterior is given some (`references.py`).
+    needs draws of the full-data posterior is given some (`workflows/references.py`).
     """
     config.check(reduction.method)
     reduction = resolved(reduction, problem)

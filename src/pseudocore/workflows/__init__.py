@@ -1,0 +1,1 @@
+"""What the functions of a notebook carry out: reductions, experts, references, distances."""
