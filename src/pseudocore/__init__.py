@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pseudocore import estimators, inference, methods, models, testing
+    from pseudocore import estimators, inference, loggers, methods, models, testing
     from pseudocore.api import ReduceResult, evaluate, infer, load, reduce, train_experts
     from pseudocore.core.errors import PseudocoreError
     from pseudocore.core.problem import Problem
@@ -27,13 +27,14 @@ __version__ = "0.2.0"
 __all__ = [
     "Coreset", "Dataset", "Evaluation", "Examples", "Fidelity", "Posterior", "Prediction",
     "Problem", "PseudocoreError", "ReduceResult", "Rng", "Size", "__version__", "dataset", "estimators",
-    "evaluate", "fidelity", "infer", "inference", "load", "methods", "models", "reduce", "references",
+    "evaluate", "fidelity", "infer", "inference", "load", "loggers", "methods", "models", "reduce", "references",
     "size", "testing", "train_experts",
 ]  # fmt: skip
 
 _MODULES = {
     "estimators": "pseudocore.estimators",
     "inference": "pseudocore.inference",
+    "loggers": "pseudocore.loggers",
     "methods": "pseudocore.methods",
     "models": "pseudocore.models",
     "references": "pseudocore.workflows.references",

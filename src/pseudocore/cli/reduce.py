@@ -1,13 +1,14 @@
 """`pseudocore reduce METHOD DATA`: make a coreset."""
 
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 
+from pseudocore import loggers
 from pseudocore.assembly import Reduction, Setup, build
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, out, print_json, progress
@@ -19,8 +20,7 @@ from pseudocore.core.types import Iterative
 from pseudocore.runtime.loop import Outcome
 from pseudocore.runtime.profiling import recording
 from pseudocore.store.run_folder import Run
-from pseudocore.workflows.progress import Advance
-from pseudocore.workflows.reduction import configuration, resolved, run_reduction
+from pseudocore.workflows.reduction import OnLog, configuration, resolved, run_reduction
 
 NAME = "reduce"
 
@@ -54,6 +54,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
         checkpoint_seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 30.0,
         device: Device = "auto",
         compile: CompileMode = "auto",
+        log: Annotated[list[loggers.Name] | None, Parameter(negative="")] = None,
         json: Json = False,
         **given: Any,
     ) -> int:
@@ -69,7 +70,9 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             overwrite: Replace an existing run.
             checkpoint_every: Steps between checkpoints.
             checkpoint_seconds: Seconds between checkpoints.
+            log: Also log the metrics of steps to this program, below RUN; repeat for several.
         """
+        loggers.check(log or ())
         table = _table(entry, data, seed, preset, given)
         with recording():
             reduction = Reduction.from_config(table)
@@ -88,12 +91,12 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
                     err.print(f"{out} is finished already; nothing to do")
                     return _show(folder, json)
                 try:
-                    with _progress(reduction, problem, folder) as advance:
+                    with _progress(reduction, problem, folder, log or ()) as on_log:
                         outcome = run_reduction(
                             reduction,
                             problem,
                             folder,
-                            on_log=advance,
+                            on_log=on_log,
                             checkpoint_every=checkpoint_every,
                             checkpoint_seconds=checkpoint_seconds,
                             compile=compile,
@@ -131,15 +134,29 @@ def _table(
     return table
 
 
+@contextmanager
 def _progress(
-    reduction: Reduction, problem: Problem, folder: Run
-) -> AbstractContextManager[Advance]:
+    reduction: Reduction, problem: Problem, folder: Run, names: Sequence[loggers.Name]
+) -> Iterator[OnLog]:
+    """A progress bar and the loggers of these names, called as one."""
     method, saved = reduction.method, folder.checkpoints.load()
     first_step = saved[0] if saved else 0
     if saved:
         err.print(f"resuming at step {first_step}")
     num_steps = method.num_steps if isinstance(method, Iterative) else 0
-    return progress(f"{methods.name_of(method)} on {problem.data.name}", num_steps, first_step)
+    title, config = f"{methods.name_of(method)} on {problem.data.name}", reduction.to_config()
+    with (
+        loggers.opened(
+            names, folder.path, config=config, first_step=first_step, said=err.print
+        ) as log,
+        progress(title, num_steps, first_step) as advance,
+    ):
+
+        def on_log(step: int, values: dict[str, float]) -> None:
+            advance(step, values)
+            log(step, values)
+
+        yield on_log
 
 
 def _interruption(outcome: Outcome, name: str, folder: Run) -> str:
