@@ -8,9 +8,10 @@ EVERYTHING = """
 import importlib, pkgutil, sys
 import pseudocore
 for module in pkgutil.walk_packages(pseudocore.__path__, "pseudocore."):
-    if "._triton" not in module.name and not module.name.endswith("__main__"):
+    if not any(part in module.name for part in ("._triton", ".__main__", ".estimators.")):
         importlib.import_module(module.name)
 """
+"""But kernels, and estimators, which inherit from scikit-learn's and are imported on first use."""
 POSIX_ONLY = ("fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty")
 OPTIONAL = (
     "IPython", "PIL", "arviz", "datasets", "huggingface_hub", "jinja2", "matplotlib", "mlflow",
