@@ -24,6 +24,7 @@ from pseudocore.features.backbone import described as described_features
 from pseudocore.inference.posterior import FunctionPosterior, Posterior
 from pseudocore.objectives.multiformation import decoded
 from pseudocore.runtime import Compile, profiling
+from pseudocore.runtime.shortage import advising
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.run_folder import Run
 from pseudocore.workflows import references
@@ -180,7 +181,8 @@ def infer(
         problem = problem_of(coreset, data, device, network, changes, needs_data=False)
     problem.check_fits(points)
     shown = decoded(problem, points) if points.is_encoded else points
-    found = fitted.fit(problem, shown, Rng(seed)("infer"))
+    with advising(fitted), profiling.stage("infer", problem.device):
+        found = fitted.fit(problem, shown, Rng(seed)("infer"))
     posterior = found if isinstance(found, Posterior) else FunctionPosterior(problem, found)
     posterior.notes += mismatches(points, fitted, problem)
     return posterior
@@ -244,21 +246,18 @@ def evaluate(
                 source = None if fidelity is True else fidelity
                 full = references.beside(problem, fitted, source)
         other = None if ood is None else read(ood, Reading())
-        scores = assess(
-            fitted,
-            problem,
-            decoded(problem, points) if points.is_encoded else points,
-            range(first_seed, first_seed + seeds),
-            Extras(
-                severities,
-                other,
-                num_robust,
-                published,
-                landscape,
-                None if full is None else full.predictions(problem.data.test.x),
-            ),
-            on_seed,
+        extras = Extras(
+            severities,
+            other,
+            num_robust,
+            published,
+            landscape,
+            None if full is None else full.predictions(problem.data.test.x),
         )
+        shown = decoded(problem, points) if points.is_encoded else points
+        with advising(fitted):
+            asked = range(first_seed, first_seed + seeds)
+            scores = assess(fitted, problem, shown, asked, extras, on_seed)
     return Evaluation(
         inference=inferences.name_of(fitted),
         options=config.to_dict(fitted),

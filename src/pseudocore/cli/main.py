@@ -25,6 +25,8 @@ from pseudocore import __version__
 from pseudocore.cli.console import err
 from pseudocore.core.errors import ConfigError, PseudocoreError
 from pseudocore.core.registry import did_you_mean, methods
+from pseudocore.runtime.shortage import is_shortage
+from pseudocore.runtime.stopping import is_shielded
 
 _VERBS = {
     "demo": "Compare coresets of the built-in digits by uniform, FRePo and VBPC with all of them.",
@@ -72,9 +74,6 @@ _STOPPED = 130
 
 _GRACE = 2.0
 """Seconds after a stop in which further ones are taken for the same."""
-
-_OUT_OF_MEMORY = ("allocate", "size calculation overflowed")
-"""Words of torch's messages when memory runs out."""
 
 _SPIN_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 """Environment variables that decide how long a waiting thread of torch keeps its core busy."""
@@ -139,13 +138,15 @@ def exit_now(*_: Any) -> None:
 
 
 def interrupt_once() -> Callable[..., None]:
-    """A handler that does what Ctrl-C does; pressing it again right away does not disturb saving."""
+    """A handler that does what Ctrl-C does; pressing it again right away, or however late while
+    a run is being saved, does not disturb the saving.
+    """
     last = -_GRACE
 
     def handle(*_: Any) -> None:
         nonlocal last
         since, last = time.monotonic() - last, time.monotonic()
-        if since >= _GRACE:
+        if since >= _GRACE and not is_shielded():
             raise KeyboardInterrupt
 
     return handle
@@ -249,11 +250,9 @@ def _sentence(error: Exception) -> str | None:
         return f"{_parse_error(error)} (see {verb} --help)"
     if isinstance(error, PseudocoreError):
         return " ".join(str(error).split()).replace("per_class", "per_class (--ipc)")
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not is_shortage(error):
         return f"the operating system refused: {' '.join(str(error).split())}"
-    if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in _OUT_OF_MEMORY)
-    ):
+    if is_shortage(error):
         return "not enough memory; a smaller --batch-size, --width or budget needs less"
     return None
 

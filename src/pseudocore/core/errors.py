@@ -46,3 +46,9 @@ class RunError(PseudocoreError):
     """A run folder that cannot be created, written to or resumed."""
 
     code = "run"
+
+
+class OutOfMemoryError(PseudocoreError):
+    """Memory ran out; the sentence says at what, and which option helps."""
+
+    code = "out-of-memory"

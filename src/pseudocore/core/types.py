@@ -48,6 +48,9 @@ from pseudocore.core.protocols import ServesNetworks as ServesNetworks
 from pseudocore.core.protocols import Statistics as Statistics
 from pseudocore.core.protocols import Uncertainty as Uncertainty
 
+ORDINARY = (1e-12, 1e12)
+"""Between these lie numbers that are learned with the points."""
+
 
 @dataclass(frozen=True, eq=False)
 class Coreset:
@@ -173,9 +176,9 @@ class Coreset:
         """Positive numbers learned with the points (`logit_scale`, `ridge`, ...), checked, as the
         file may be anyone's.
         """
-        table = self.provenance.get("posterior", {})
+        table, (low, high) = self.provenance.get("posterior", {}), ORDINARY
         if not isinstance(table, Mapping) or not all(
-            type(value) in (int, float) and 1e-12 < value < 1e12 for value in table.values()
+            type(value) in (int, float) and low < value < high for value in table.values()
         ):
             raise DataError(
                 f"the coreset's provenance has posterior = {table!r}, where positive numbers by"

@@ -17,8 +17,13 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone, flatten, unflatten
 from pseudocore.core.types import Coreset, Iterative
 from pseudocore.runtime import Compile
+from pseudocore.runtime.bounds import Bounds
 from pseudocore.runtime.draws import Step
 from pseudocore.runtime.steps import StepRunner
+from pseudocore.runtime.stopping import shielded
+
+FIRST_CHECKPOINT = 5.0
+"""Seconds after which the first checkpoint of a call is due, if not earlier."""
 
 
 @runtime_checkable
@@ -39,7 +44,7 @@ class Ending(NamedTuple):
     """Where the loop stopped, and why."""
 
     state: Any
-    """The last state known to be finite."""
+    """The last state known to be finite and within bounds."""
     status: str
     """finished, interrupted or diverged."""
     reason: str
@@ -69,8 +74,10 @@ def run(method: Iterative, problem: Problem, *, seed: int, **options: Any) -> Ou
     """
     rng = Rng(seed)
     options.setdefault("repeats_passes", isinstance(method, RepeatedPasses))
-    state = method.init(problem, rng("init"))
-    ending = drive(method.step, state, problem, rng, num_steps=method.num_steps, **options)
+    state, bounds = method.init(problem, rng("init")), Bounds(method, problem)
+    ending = drive(
+        method.step, state, problem, rng, num_steps=method.num_steps, bounds=bounds, **options
+    )
     return Outcome(method.coreset(problem, ending.state), *ending[1:])
 
 
@@ -88,6 +95,7 @@ def drive(
     check_every: int | None = None,
     compile: Compile = "auto",
     repeats_passes: bool = False,
+    bounds: Callable[[Any], str | None] = lambda state: None,
     on_log: Callable[[int, dict[str, float]], None] = lambda step, values: None,
     on_start: Callable[[int], None] = lambda step: None,
     on_step: Callable[[int, Any, Any], None] = lambda step, state, info: None,
@@ -102,12 +110,15 @@ def drive(
         num_steps: The number of steps, those behind the checkpoint included.
         checkpoints: Where states are saved. Defaults to nowhere.
         checkpoint_every: Steps between checkpoints.
-        checkpoint_seconds: Seconds after which a checkpoint is due all the same.
+        checkpoint_seconds: Seconds after which a checkpoint is due all the same; the first one of a
+            call is due after 5.
         log_every: Steps between two calls of `on_log`.
-        check_every: Steps between two searches of the state for NaN and inf, which wait for the
-            device. Defaults to 1 on a CPU and to 50 on a GPU.
+        check_every: Steps between two searches of the state for NaN, inf and what is out of bounds,
+            which wait for the device. Defaults to 1 on a CPU and to 50 on a GPU.
         compile: As for `StepRunner`.
         repeats_passes: As for `StepRunner`.
+        bounds: Says what of a finite state is out of bounds, which is divergence. Defaults to
+            nothing.
         on_log: Called with the number of steps taken and the numbers of the info.
         on_start: Called with the number of steps already taken.
         on_step: Called with every state and info, before a checkpoint that counts the step. A
@@ -120,17 +131,19 @@ def drive(
         state = unflatten(state, saved[1])
     on_start(start)
     runner = StepRunner(step, problem, compile, num_steps, repeats_passes=repeats_passes)
-    good, num_good = state, start  # the last state known to be finite
+    good, num_good = state, start  # the last state known to be good
     last_save, last_saved_step = time.monotonic(), start
+    wait = min(FIRST_CHECKPOINT, checkpoint_seconds)
 
     def save() -> None:
-        nonlocal last_save, last_saved_step
+        nonlocal last_save, last_saved_step, wait
         if checkpoints is not None and num_good > last_saved_step:
             checkpoints.save(num_good, flatten(good))
-            last_save, last_saved_step = time.monotonic(), num_good
+            last_save, last_saved_step, wait = time.monotonic(), num_good, checkpoint_seconds
 
     def ending(status: str, reason: str) -> Ending:
-        save()
+        with shielded():
+            save()
         return Ending(good, status, reason, num_good, time.monotonic() - began, runner.note)
 
     try:
@@ -138,12 +151,11 @@ def drive(
             state, info = runner(state, rng("step", number))
             done = number + 1
             final = done == num_steps
-            overdue = time.monotonic() - last_save > checkpoint_seconds
+            overdue = time.monotonic() - last_save > wait
             due = checkpoints is not None and (done % checkpoint_every == 0 or overdue)
             checking = done % check_every == 0 or final or due
-            if checking and (culprit := _not_finite(state)) is not None:
-                found = f"{culprit} became NaN or infinite by step {done}"
-                return ending("diverged", f"{found}; kept step {num_good}")
+            if checking and (found := _not_finite(state) or bounds(state)) is not None:
+                return ending("diverged", f"{found} by step {done}; kept step {num_good}")
             on_step(done, state, info)
             if done % log_every == 0 or final:
                 on_log(done, {name: _number(value) for name, value in info._asdict().items()})
@@ -162,11 +174,12 @@ def _number(value: Any) -> float:
 
 
 def _not_finite(state: Any) -> str | None:
-    """Name of the first part that holds NaN or inf; one wait for the device however many parts
+    """The first part that holds NaN or inf, in words; one wait for the device however many parts
     there are.
     """
     floats = {name: value for name, value in flatten(state).items() if value.is_floating_point()}
     if not floats:
         return None
     finite = torch.stack([value.isfinite().all() for value in floats.values()]).tolist()
-    return next((name for name, ok in zip(floats, finite, strict=True) if not ok), None)
+    names = (name for name, ok in zip(floats, finite, strict=True) if not ok)
+    return next((f"{name} became NaN or infinite" for name in names), None)

@@ -7,7 +7,7 @@ with recording() as costs:
 costs["load"].seconds
 ```
 
-Outside a recording a `stage` does nothing. Stages nest: the seconds of one are those not spent in
+Outside a recording a `stage` records nothing. Stages nest: the seconds of one are those not spent in
 the stages inside it, so they add up to the whole. Peak memory on a GPU is that of the stage, the
 ones inside it included. The operating system knows a process's peak only over its whole life, so on
 a CPU it is the high-water mark at the end of the stage: only a rise can be blamed on a stage.
@@ -23,6 +23,8 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
+
+from pseudocore.runtime.shortage import naming
 
 
 class Cost(NamedTuple):
@@ -54,10 +56,14 @@ def recording() -> Iterator[Costs]:
 
 @contextmanager
 def stage(name: str, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Add what is done inside to the cost of `name`; on a GPU this waits for the device, twice."""
+    """Add what is done inside to the cost of `name`; on a GPU this waits for the device, twice.
+
+    Where memory runs out, the error names the stage.
+    """
     costs = _recorded.get()
     if costs is None:
-        yield
+        with naming(name):
+            yield
         return
     on_gpu = torch.device(device).type == "cuda"
     before = _gpu_peak() if on_gpu else 0
@@ -65,7 +71,8 @@ def stage(name: str, device: torch.device | str = "cpu") -> Iterator[None]:
     token = _spent_inside.set(inside)
     began = time.monotonic()
     try:
-        yield
+        with naming(name):
+            yield
     finally:
         peak = max(_gpu_peak() if on_gpu else peak_mib(), *(cost.peak_mib for cost in inside), 0)
         seconds = time.monotonic() - began

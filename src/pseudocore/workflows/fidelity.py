@@ -29,6 +29,7 @@ from pseudocore.inference.full_posterior import (
 from pseudocore.objectives.multiformation import decoded
 from pseudocore.runtime import profiling
 from pseudocore.runtime.profiling import stage
+from pseudocore.runtime.shortage import advising
 from pseudocore.workflows import references
 from pseudocore.workflows.arguments import coreset_of, inference_for, problem_of
 from pseudocore.workflows.reduction import ReduceResult
@@ -95,7 +96,8 @@ def fidelity(
         on_reference(full)
         found: list[Measured] = []
         for seed in range(first_seed, first_seed + seeds):
-            found.append(fit_and_measure(fitted, problem, points, seed, inputs, predictions))
+            with advising(fitted):
+                found.append(fit_and_measure(fitted, problem, points, seed, inputs, predictions))
             on_seed(seed, found[-1].measures)
     return Fidelity(
         inference=inferences.name_of(fitted),

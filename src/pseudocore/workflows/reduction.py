@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from pseudocore.assembly import Reduction, networks, resolve
 from pseudocore.assembly.contracts import contract_of
 from pseudocore.assembly.presets import read as read_preset
@@ -23,6 +21,8 @@ from pseudocore.inference.last_layer_vi import calibrated
 from pseudocore.models import custom
 from pseudocore.runtime import profiling
 from pseudocore.runtime.loop import Outcome, run
+from pseudocore.runtime.shortage import advising
+from pseudocore.runtime.stopping import shielded
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.folders import versions
 from pseudocore.store.run_folder import Run
@@ -30,9 +30,6 @@ from pseudocore.workflows.experts import with_experts
 from pseudocore.workflows.references import with_reference
 
 OnLog = Callable[[int, dict[str, float]], None]
-
-MAX_REACH = 1000
-"""Points this many times beyond the data's range are no coreset."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +126,11 @@ def run_reduction(
             folder.log(step, values)
         on_log(step, values)
 
-    with profiling.recording() as costs, profiling.stage("reduce", problem.device):
+    with (
+        advising(method),
+        profiling.recording() as costs,
+        profiling.stage("reduce", problem.device),
+    ):
         if isinstance(method, NeedsExperts):
             problem = with_experts(
                 problem,
@@ -156,7 +157,6 @@ def run_reduction(
                 on_log=log,
                 **loop_options,
             )
-    outcome = _check_reach(outcome, problem)
     coreset = calibrated(problem, outcome.coreset, Rng(reduction.seed)("last-layer"))
     coreset = coreset.with_provenance(
         **reduction.to_config(),
@@ -176,7 +176,8 @@ def run_reduction(
     coreset = replace(coreset, contract=contract_of(reduction, problem, coreset))
     outcome = outcome._replace(coreset=coreset)
     if folder is not None:
-        _end(folder, outcome, costs)
+        with shielded():
+            _end(folder, outcome, costs)
     return outcome
 
 
@@ -199,16 +200,6 @@ def _check_experts(reduction: Reduction, problem: Problem) -> None:
             num_epochs=problem.experts.num_epochs,
             needed=needed,
         )
-
-
-def _check_reach(outcome: Outcome, problem: Problem) -> Outcome:
-    """Points far beyond the data's range count as divergence, finite or not."""
-    reach, is_bytes = float(outcome.coreset.x.abs().max()), problem.train_x.dtype == torch.uint8
-    largest = 1.0 if is_bytes else float(problem.train_x.abs().max())
-    if outcome.status != "finished" or reach <= MAX_REACH * largest:
-        return outcome
-    reason = f"points reached {reach:.3g}, far outside the data (at most {largest:.3g})"
-    return outcome._replace(status="diverged", reason=reason)
 
 
 def _begin(folder: Run, problem: Problem) -> None:

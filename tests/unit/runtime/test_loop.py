@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pseudocore.cli.main import interrupt_once
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
@@ -185,6 +186,47 @@ def test_checkpoints_fall_due_by_steps_or_by_time(problem: Problem) -> None:
     run(Drift(), problem, seed=0, checkpoints=by_time, checkpoint_seconds=-1.0)
     assert by_steps.steps == [4, 8, 10]
     assert by_time.steps == list(range(1, NUM_STEPS + 1))
+
+
+def test_the_first_checkpoint_of_a_call_is_due_after_five_seconds(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Drift):
+        def step(self, problem: Problem, state: State, rng: Rng) -> tuple[State, Info]:
+            elapsed[0] += 2.0
+            return super().step(problem, state, rng)
+
+    elapsed = [0.0]
+    monkeypatch.setattr("pseudocore.runtime.loop.time.monotonic", lambda: elapsed[0])
+    memory = Memory()
+    run(Slow(20), problem, seed=0, checkpoints=memory, checkpoint_seconds=9.0)
+    assert memory.steps == [3, 8, 13, 18, 20]
+    again = Memory()
+    again.saved = memory.saved[:1]
+    run(Slow(20), problem, seed=0, checkpoints=again, checkpoint_seconds=9.0)
+    assert again.steps == [3, 6, 11, 16, 20]
+
+
+def test_stops_while_a_stopped_run_is_saved_are_ignored(problem: Problem) -> None:
+    """Ctrl-C four times in a row, each after the grace of the one before, is a saved run."""
+    handle, caught = interrupt_once(), []
+
+    class Slow(Memory):
+        def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+            for _ in range(3):
+                monotonic[0] += 60.0
+                handle()  # raises unless it is shielded
+                caught.append(step)
+            super().save(step, tensors)
+
+    memory, monotonic = Slow(), [0.0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pseudocore.cli.main.time.monotonic", lambda: monotonic[0])
+        outcome = run(Drift(interrupt_at=4), problem, seed=0, checkpoints=memory)
+        assert (outcome.status, memory.steps, caught) == ("interrupted", [4], [4, 4, 4])
+        monotonic[0] += 60.0
+        with pytest.raises(KeyboardInterrupt):  # afterwards a stop is one again
+            handle()
 
 
 def test_an_interrupt_without_checkpoints_still_returns_the_work_done(problem: Problem) -> None:
