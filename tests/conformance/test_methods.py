@@ -3,16 +3,20 @@ of options.
 """
 
 from pseudocore.core.registry import methods
-from pseudocore.models.dense import Linear
+from pseudocore.models.dense import MLP, Linear
 from pseudocore.testing import MethodConformance
 
 ATTRIBUTES = {
     "full": {"deterministic": True},
+    "frank-wolfe": {"model": MLP(width=4, depth=1), "options": {"num_projections": 300}},
+    "giga": {"model": MLP(width=4, depth=1), "options": {"num_projections": 300}},
     "herding": {"deterministic": True},
     "k-center": {"deterministic": True},
     "psvi": {"model": Linear(), "options": {"num_steps": 4}},
 }
-"""What leaves nothing to chance, and what works under logistic regression alone."""
+"""What leaves nothing to chance, what works under logistic regression alone, and small networks for
+what factors the covariance of a last layer.
+"""
 
 LEFT_OUT = {"test_every_option_has_an_effect": None}
 

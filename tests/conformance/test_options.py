@@ -16,9 +16,10 @@ from pseudocore.core import config
 from pseudocore.core.errors import DataError
 from pseudocore.core.problem import GaussianPrior
 from pseudocore.core.registry import Entry, inferences, methods
+from pseudocore.core.types import ModelSpec
 from pseudocore.data import DSA
 from pseudocore.inference.sgd import SGD
-from pseudocore.models.dense import Linear
+from pseudocore.models.dense import MLP, Linear
 from pseudocore.selection import facility
 from pseudocore.testing import Effect, InferenceConformance, MethodConformance, few_digits
 from pseudocore.testing.methods import bits
@@ -37,6 +38,7 @@ SMALL: dict[str, Any] = {
     "pretrain_step_size": 0.05,
     "pretrain_batch_size": 32,
     "num_chains": 2,
+    "num_projections": 300,
     "prior_scale": 1.5,
 }
 """Beside the suite's own, for whoever has these fields."""
@@ -62,12 +64,15 @@ NETWORK = {
 }
 POOL = {name: Effect({"num_steps": 6, "max_age": 3}) for name in ("pool_size", "max_age")}
 CHAIN = {"step_size": Effect(other=1e-3)}
+HILBERT = {"draws": Effect({"weighting": "mass"}, other="reference")}
 OF: dict[str, Mapping[str, Effect | str]] = {
     "a-sghmc": CHAIN,
     "bpc-w": {"num_experts": Effect({"image_lr": 1.0, "inner_lr_lr": 0.0}, TRAINED)},
     "glister": {"step_size": Effect(other=10.0)},
     "glister-val": {"step_size": Effect(other=10.0)},
     "herding": NETWORK,
+    "giga": HILBERT,
+    "frank-wolfe": HILBERT,
     "frepo": POOL,
     "hmc": {
         "mismatched_momentum": Effect({"momentum_scale": 2.0}),
@@ -100,12 +105,20 @@ OF: dict[str, Mapping[str, Effect | str]] = {
 """What fields of one method or inference need."""
 
 
+MODELS: dict[str, ModelSpec] = {
+    "frank-wolfe": MLP(width=4, depth=1),
+    "giga": MLP(width=4, depth=1),
+    "psvi": Linear(),
+}
+"""Networks other than the suite's: what needs logistic regression, or a small last layer."""
+
+
 def suite_of(entry: Entry) -> Any:
     base = MethodConformance if entry.name in methods else InferenceConformance
     made = {base.registry.noun: entry.make, "effects": {**FIELDS, **OF.get(entry.name, {})}}
     names = {option.name for option in config.options(entry.make)}
     small = {name: value for name, value in SMALL.items() if name in names}
-    model = Linear() if entry.name == "psvi" else None
+    model = MODELS.get(entry.name)
     return type(entry.name, (base,), {**made, "options": small, "model": model})
 
 

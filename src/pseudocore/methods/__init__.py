@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pseudocore.methods.select.gradmatch import GradMatch, GradMatchVal
     from pseudocore.methods.select.grand import EL2N, GraNd
     from pseudocore.methods.select.herding import Herding
+    from pseudocore.methods.select.hilbert import GIGA, FrankWolfe
     from pseudocore.methods.select.k_center import KCenter
     from pseudocore.methods.select.lcmat_s import LCMatS
     from pseudocore.methods.select.uncertainty import Entropy, LeastConfidence, Margin
@@ -53,8 +54,10 @@ INDEX = {
     "el2n": "select.grand:EL2N",
     "entropy": "select.uncertainty:Entropy",
     "forgetting": "select.forgetting:Forgetting",
+    "frank-wolfe": "select.hilbert:FrankWolfe",
     "frepo": "bayes.vbpc:FRePo",
     "full": "select.full:Full",
+    "giga": "select.hilbert:GIGA",
     "glister": "select.glister:Glister",
     "glister-val": "select.glister:GlisterVal",
     "gradmatch": "select.gradmatch:GradMatch",
@@ -77,10 +80,10 @@ INDEX = {
 """`module:Class` by name."""
 
 __all__ = [
-    "CAFE", "CRAIG", "DC", "DM", "DSA", "EL2N", "KIP", "MTT", "PSVI", "VBPC", "AdaCore",
+    "CAFE", "CRAIG", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "PSVI", "VBPC", "AdaCore",
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
-    "BPCWasserstein", "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting", "Full",
-    "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter", "LCMatC",
+    "BPCWasserstein", "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting",
+    "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter", "LCMatC",
     "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "Margin", "Uniform", "register",
 ]  # fmt: skip
 

@@ -1,0 +1,145 @@
+r"""The log-likelihood of every training point as a vector over posterior draws, of which Bayesian
+coresets of real points are made.
+
+With draws $\theta_1, \dots, \theta_S$ the vector of point n is
+
+$$ \hat g_n = \frac1{\sqrt{S - 1}} \Big(f_n(\theta_1) - \bar f_n, \dots, f_n(\theta_S) - \bar
+   f_n\Big), \qquad \langle \hat g_n, \hat g_m \rangle = \widehat{\operatorname{Cov}}[f_n, f_m] . $$
+
+The draws are of Laplace's approximation for softmax regression on what the last layer sees: the
+inputs of a linear network, or the features of one that was trained on all data and is held fixed.
+Everything is in float64.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.problem import Problem
+from pseudocore.core.rng import Rng
+from pseudocore.objectives import small_models
+from pseudocore.objectives.small_models import Gaussian, SmallModel, Softmax
+from pseudocore.training.pretrain import Pretraining, extract_last_layer
+
+MAX_PARAMETERS = 3000
+"""Limit on the last layer's parameters, whose covariance is factored."""
+NUM_NEWTON, MAX_ROUNDS, TOLERANCE = 5, 20, 1e-8
+"""Newton steps of a round of the search for a mode, rounds at most, and the change of the mode, as
+a share of its length, that ends it.
+"""
+BLOCK = 2**22
+"""Numbers of a block of log-likelihoods."""
+
+
+@dataclass(frozen=True, eq=False)
+class PointModel:
+    """Training points under a small model."""
+
+    model: SmallModel
+    x: Tensor  # (n, h), in float64
+    y: Tensor  # (n, ...)
+
+    def posterior(
+        self, index: Tensor, weight: Tensor, *, start: Tensor | None = None, quick: bool = False
+    ) -> Gaussian:
+        """Laplace's approximation on some weighted points; when `quick`, after the few steps that
+        a mode moves from `start` on slightly different weights.
+        """
+        x, y = self.x[index], self.y[index]
+        num = self.model.num_newton if quick else NUM_NEWTON
+        found = small_models.posterior(self.model, x, y, weight, start=start, num_newton=num)
+        for _ in range(0 if quick else MAX_ROUNDS):
+            before = found.mean
+            found = small_models.posterior(
+                self.model, x, y, weight, start=before, num_newton=NUM_NEWTON
+            )
+            if (found.mean - before).norm() <= TOLERANCE * (1 + before.norm()):
+                break
+        return found
+
+    def of_all(self) -> Gaussian:
+        """The posterior of all points."""
+        n = len(self.x)
+        return self.posterior(torch.arange(n, device=self.x.device), self.x.new_ones(n))
+
+    def log_likelihood(self, thetas: Tensor) -> Tensor:
+        """f of every point at every draw, (n, draws)."""
+        size = max(1, BLOCK // (len(thetas) * 10))
+        parts = zip(torch.split(self.x, size), torch.split(self.y, size), strict=True)
+        found = torch.cat([self.model.log_likelihood(thetas, *part) for part in parts], 1)
+        return found.mT
+
+
+class Projections(NamedTuple):
+    """Vectors of all points, and of the same points over other draws."""
+
+    vectors: Tensor  # (n, draws)
+    fresh: Tensor  # (n, draws), to tell what of a fit is chance
+
+
+def point_model(problem: Problem, recipe: Pretraining, rng: Rng, *, name: str) -> PointModel:
+    """Training points as the last layer sees them; `name` is the method's, for errors."""
+    if (num := problem.num_classes * (problem.model.num_features + 1)) > MAX_PARAMETERS:
+        raise ConfigError(
+            f"{name} needs draws from the posterior of the last layer, whose covariance it factors; "
+            f"this one has {num:,} parameters and {MAX_PARAMETERS:,} are the limit",
+            code="no-log-likelihood-draws",
+            num_parameters=num,
+            limit=MAX_PARAMETERS,
+        )
+    _, sd = problem.prior_moments()
+    model = Softmax(num_classes=problem.num_classes, prior=float(sd[-1]))
+    if is_linear(problem):
+        x = torch.cat(
+            [problem.inputs(part).flatten(1) for part in torch.split(problem.train_x, 4096)]
+        )
+        return PointModel(model, x.double(), problem.train_y)
+    layer = extract_last_layer(problem, recipe, rng)
+    return PointModel(model, layer.features.double(), layer.y)
+
+
+def is_linear(problem: Problem) -> bool:
+    """Whether the last layer is the whole network, on inputs as they are."""
+    return problem.model.describe().get("name") == "linear"
+
+
+def centred(log_likelihood: Tensor) -> Tensor:
+    """Vectors (n, draws) whose inner products are covariances of (n, draws)."""
+    draws = log_likelihood.shape[1]
+    deviation = log_likelihood - log_likelihood.mean(1, keepdim=True)
+    return deviation / math.sqrt(max(1, draws - 1))
+
+
+def projections(points: PointModel, num: int, rng: Rng) -> Projections:
+    """Vectors over `num` draws from the posterior of all points, and over as many others."""
+    posterior = points.of_all()
+    one, other = (
+        centred(points.log_likelihood(small_models.draw(posterior, num, rng(name))))
+        for name in ("draws", "fresh")
+    )
+    return Projections(one, other)
+
+
+def reference_projections(problem: Problem, num: int, rng: Rng, *, name: str) -> Projections:
+    """Vectors over the draws of the problem's reference, of the whole network: half of at most
+    2 `num` draws, and the other half.
+    """
+    if problem.reference is None:
+        raise ConfigError(
+            f"{name} is to project on draws of the full-data posterior, but the problem has no "
+            "reference",
+            code="needs-reference",
+        )
+    thetas: Any = problem.reference.thetas
+    chosen = rng("reference").permutation(len(thetas))[: 2 * num].to(thetas.device)
+    with torch.no_grad():
+        parts = [
+            torch.stack([problem.log_likelihood(theta, *batch) for theta in thetas[chosen]])
+            for batch in problem.batches(1024)
+        ]
+    found = torch.cat(parts, 1).mT.double()
+    return Projections(*(centred(part) for part in found.tensor_split(2, 1)))
