@@ -1,10 +1,10 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# On a fresh machine: `make demo`, `make test` and `make docs`.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test venv lint clean
+.PHONY: demo test docs venv lint clean
 
 demo: .venv/.demo
 	$(BIN)/pseudocore demo --out demo
@@ -17,6 +17,9 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: .venv/.docs
+	$(BIN)/python docs/build.py
 
 venv: .venv/.dev
 
@@ -34,5 +37,10 @@ venv: .venv/.dev
 	$(PIP) --editable ".[dev]"
 	touch $@
 
+.venv/.docs: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) torch
+	$(PIP) --editable ".[docs]"
+	touch $@
+
 clean:
-	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv demo build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
