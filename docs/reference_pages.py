@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pseudocore
 from pseudocore.cli.main import make_app
@@ -14,6 +15,8 @@ KINDS = {
     "condense": "Dataset condensation",
     "select": "Selection of real points",
 }
+ELSEWHERE = ("inference", "methods")
+"""Public modules with pages of their own."""
 SHARED = "uniform"
 """The method on whose page the flags that all methods share are read."""
 
@@ -59,26 +62,20 @@ def _row(entry: Entry) -> str:
 
 
 def _python_page() -> str:
-    names = [name for name in pseudocore.__all__ if not name.startswith("__")]
-    modules = ["estimators", "inference", "methods", "models", "references", "testing"]
+    things = {name: getattr(pseudocore, name) for name in pseudocore.__all__ if "__" not in name}
     lines = [
         "# Python API",
         "",
         "Everything `pseudocore` exports. [api.md](../api.md) is a tour.",
         "",
     ]
-    for name in names:
-        if name not in modules:
-            lines += [f"::: {_place(name)}", ""]
-    for module in ("pseudocore.estimators", "pseudocore.workflows.references"):
-        lines += [f"## {module}", "", f"::: {module}", ""]
+    for thing in things.values():
+        if not isinstance(thing, ModuleType):
+            lines += [f"::: {thing.__module__}.{thing.__qualname__}", ""]
+    for name, module in things.items():
+        if isinstance(module, ModuleType) and name not in ELSEWHERE:
+            lines += [f"## {name}", "", f"::: {module.__name__}", ""]
     return "\n".join(lines)
-
-
-def _place(name: str) -> str:
-    """Where a public name is defined."""
-    thing = getattr(pseudocore, name)
-    return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def _classes_page(kind: str) -> str:
