@@ -56,9 +56,16 @@ def methods_page() -> str:
 
 
 def _row(entry: Entry) -> str:
-    page = DOCS / f"{entry.name}.md"
-    name = f"[`{entry.name}`]({page.name})" if page.is_file() else f"`{entry.name}`"
-    return f"| {name} | {entry.summary} | {entry.paper} |"
+    """Linked with the page of its name, else with the one whose opening names it."""
+    name = f"`{entry.name}`"
+    pages = [page for page in sorted(DOCS.glob("*.md")) if name in page.read_text()[:1500]]
+    pages = [
+        page for page in pages if page.name not in ("index.md", "methods.md", "cli.md", "api.md")
+    ]
+    own = DOCS / f"{entry.name}.md"
+    pages = [own] if own.is_file() else pages
+    linked = f"[{name}]({pages[0].name})" if pages else name
+    return f"| {linked} | {entry.summary} | {entry.paper} |"
 
 
 def _python_page() -> str:
