@@ -10,7 +10,7 @@ demo: .venv/.demo
 	$(BIN)/pseudocore demo --out demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

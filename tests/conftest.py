@@ -1,8 +1,9 @@
 """Shared by all tests: one torch thread, since results must not depend on the count; a cache of the
-test's own; full precision on a GPU.
+test's own; full precision on a GPU; signals as at a terminal.
 """
 
 import importlib.util
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,9 @@ import torch
 from pseudocore.core.registry import methods
 
 torch.set_num_threads(1)
+# nohup and background jobs ignore these, and so would the processes that tests start
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

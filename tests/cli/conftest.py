@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pseudocore.cli.main import main
+from pseudocore.workflows import references
 
 
 class Said(NamedTuple):
@@ -25,6 +26,13 @@ Cli = Callable[[str], Said]
 @pytest.fixture(autouse=True)
 def own_world(own_world: Path) -> Path:
     return own_world
+
+
+@pytest.fixture(autouse=True)
+def _short_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `bpc-pcd` learns from takes minutes by default."""
+    short = {"num_chains": 1, "num_burn": 1, "num_draws": 3, "num_leapfrog": 2}
+    monkeypatch.setitem(references.OPTIONS, "hmc", short)
 
 
 @pytest.fixture

@@ -49,7 +49,10 @@ def _stop_when(
     while process.poll() is None and time.monotonic() < until and not ready():
         time.sleep(0.005)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()  # one that ignored the signal
     return process.returncode, out, err
 
 
