@@ -50,11 +50,11 @@ def test_seconds_are_those_of_one_seed(run: str, done: Done) -> None:
 def test_landscape_and_choice_of_prior_are_flags(run: str, done: Done, refused: Refused) -> None:
     options = "--num-steps 3 --seeds 1 --choose-prior marginal --landscape"
     said = done(f"evaluate {run} --inference last-layer-vi {options}").err
-    assert "chosen, not on the test set: ridge" in said
+    assert re.search("chosen, not on the test set: logit_scale .*, prior_variance .*, ridge", said)
     (file,) = Path("run/evaluations").glob("*.json")
     kept = json.loads(file.read_text())
     assert set(kept["landscape"]) == {"at", "coreset", "data"}
-    assert set(kept["chosen"][0]) == {"seed", "ridge", "prior_variance"}
+    assert set(kept["chosen"][0]) == {"seed", "logit_scale", "prior_variance", "ridge"}
     assert set(kept["reduction_cost"]) == {"load", "preprocess", "reduce"}
     refused(f"evaluate {run} --inference sgld --choose-prior marginal", "choose-prior")
 

@@ -276,6 +276,6 @@ def test_a_result_of_another_schema_is_refused(
 ) -> None:
     done(UNIFORM)
     path = own_world / "results" / "digits.jsonl"
-    path.write_text(path.read_text().replace('"schema": 1', '"schema": 9'))
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": 9'))
     for line in (f"table digits --out results {SELECTORS}", "table digits --render --out results"):
-        assert "is of schema 9, and this pseudocore reads 1" in refused(line)
+        assert "is of schema 9, and this pseudocore reads 2" in refused(line)

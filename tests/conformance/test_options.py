@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,6 +97,7 @@ OF: dict[str, Mapping[str, Effect | str]] = {
     "psvi": {
         "batch_size": Effect({"covariance": "draws"}),
         "num_draws": Effect({"covariance": "draws"}),
+        "weight_lr": Effect(),
     },
     "sgd": {"num_moments": "predictions stay; evaluate --published reports another number"},
     "sghmc": CHAIN,
@@ -149,6 +151,9 @@ SETUP: dict[str, tuple[str, dict[str, Any], Any]] = {
     "target": ("uniform", {"model": "linear", "data": "table.csv", "target": "y"}, "z"),
     "drop": ("uniform", {"model": "linear", "data": "table.csv", "target": "y"}, "z"),
     "missing": ("uniform", {"model": "linear", "data": "gaps.csv", "target": "y"}, "impute"),
+    "labels": ("uniform", {"model": "linear", "data": "x.npy", "labels": "y.npy"}, "z.npy"),
+    "features": ("uniform", {"model": "linear"}, "backbone:tanh"),
+    "feature_weights": ("uniform", {"model": "linear", "features": "backbone:tanh"}, "tanh.pt"),
     "resize": ("uniform", {}, 4),
     "model": ("dm", {}, "convnet-wide"),
     "width": ("dm", {}, 8),
@@ -165,12 +170,24 @@ SETUP: dict[str, tuple[str, dict[str, Any], Any]] = {
 """A method that shows the effect of a field of the setup, what it needs, and another value."""
 
 
+BACKBONE = """
+from torch import nn
+def tanh(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.Tanh())
+"""
+
+
 @pytest.mark.parametrize("field", SETUP)
 def test_of_the_setup(field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"{i},{i % 2},{i % 4}\n" for i in range(20))
     Path("table.csv").write_text(f"x,y,z\n{rows}")
     Path("gaps.csv").write_text(f"x,y,z\n{rows},0,1\n")
+    for file, array in {"x": np.eye(20), "y": np.arange(20) % 2, "z": np.arange(20) % 4}.items():
+        np.save(f"{file}.npy", array)
+    Path("backbone.py").write_text(BACKBONE)
+    monkeypatch.syspath_prepend(tmp_path)
+    weights = torch.linspace(-0.1, 0.1, 192).view(3, 64)
+    torch.save({"1.weight": weights, "1.bias": torch.zeros(3)}, "tanh.pt")
     name, needed, other = SETUP[field]
     wide = {} if "model" in needed else {"width": 4}
     given = {"per_class": 1, "num_steps": 2, "data": few_digits(), **wide, **needed}

@@ -16,6 +16,7 @@ import pytest
 
 from pseudocore.assembly import Reduction, presets
 from pseudocore.assembly.presets import EvaluationProtocol
+from pseudocore.core.config import FORMER_NAMES
 from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.registry import methods
 from pseudocore.evaluation.tables import Estimate
@@ -65,7 +66,7 @@ def digest(value: Any) -> str:
 
 
 def as_before(found: Any) -> Any:
-    """Without the options that were defaults when the sheets were written."""
+    """Under the names, and without the options, that were usual when the sheets were written."""
     if not isinstance(found, dict):
         return found
     if found.get("inference") in FORMER:
@@ -73,7 +74,12 @@ def as_before(found: Any) -> Any:
         written = former_options(found["inference"], {})
         kept = {k: v for k, v in table.items() if k != "select" and written.get(k) != v}
         return {**found, "options": kept} if "options" in found else kept
-    return {name: as_before(value) for name, value in found.items() if name != "weighting"}
+    renamed = {new: old for old, new in FORMER_NAMES.items()}
+    return {
+        renamed.get(name, name): as_before(value)
+        for name, value in found.items()
+        if name != "weighting"
+    }
 
 
 def test_the_sheets_say_what_the_files_before_them_said() -> None:

@@ -122,7 +122,8 @@ def check_draws(name: str, model: FlatModel, shape: tuple[int, ...]) -> bool:
     thetas, x = model.init(Rng(0), num=2), Rng(0)("draws").integers(2, 2, *shape).float()
     try:
         both = model.features(thetas.requires_grad_(), x)
-        torch.autograd.grad(both.square().sum(), thetas)
+        if both.requires_grad:  # layers before the head have parameters
+            torch.autograd.grad(both.square().sum(), thetas)
         single = model.features(thetas[1].detach(), x.requires_grad_())
         slope = None
         if single.requires_grad:

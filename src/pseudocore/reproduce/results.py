@@ -15,8 +15,10 @@ from pseudocore.reproduce.recipes import FORMER, FORMER_WEIGHTING, Recipe
 from pseudocore.store.files import decode_json, encode_json
 from pseudocore.store.folders import hardware, now, versions
 
-SCHEMA = 1
-"""Version of a line's layout; a reader refuses any other."""
+SCHEMA = 2
+"""Version of a line's layout; a reader refuses any other but the former."""
+FORMER_SCHEMA = 1
+"""Of results measured before options had their present names and defaults."""
 
 FINISHED, FAILED = "finished", "failed"
 _KIND = "pseudocore table cell"
@@ -134,7 +136,7 @@ def _refuse_earlier_layout(out: Path, table: str) -> None:
 
 
 def _written_out(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a stored result, under present names, with former defaults written out."""
+    """Settings of a result of the former schema, under present names, with its defaults."""
     found = dict(settings)
     if "ways" in settings:
         found["ways"] = {
@@ -166,7 +168,7 @@ def _read(path: Path, record: Mapping[str, Any]) -> Result:
     where = f"{path}: {records.name_of(record)}"
     if record.get("kind") != _KIND:
         raise _artifact(f"{where} is not a result of pseudocore table", "foreign-result", path)
-    if (schema := record.get("schema")) != SCHEMA:
+    if (schema := record.get("schema")) not in (FORMER_SCHEMA, SCHEMA):
         sentence = f"{where} is of schema {schema}, and this pseudocore reads {SCHEMA}"
         raise _artifact(sentence, "unknown-schema", path)
     try:
@@ -177,6 +179,8 @@ def _read(path: Path, record: Mapping[str, Any]) -> Result:
     if (name := _wrong_entry(result)) is not None:  # people edit files, and disks damage them
         sentence = f"{where} is damaged: its entry {name} has another form"
         raise _artifact(sentence, "damaged", path, entry=name)
+    if schema == SCHEMA:
+        return result
     return replace(result, settings=_written_out(result.settings))
 
 

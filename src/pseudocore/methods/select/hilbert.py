@@ -131,14 +131,15 @@ class HilbertCoreset(Pretraining, SelectorSettings):
         for number, part in enumerate(parts):
             group[part.indices] = number
         walk = self.walk(found.vectors, Room(group, [part.num for part in parts]))
-        weight = walk.weight
+        by_group = group[walk.order].argsort(stable=True)
+        order, weight = walk.order[by_group], walk.weight[by_group]
         if self.weighting == "learned" or weight.sum() <= 0:
-            weight = least_error(found.vectors, walk.order)
-        fitted, fresh = errors(found, walk.order, weight)
+            weight = least_error(found.vectors, order)
+        fitted, fresh = errors(found, order, weight)
         if self.weighting in ("learned", "path"):
             _warn_of_chance(name, found.vectors.shape[1], fitted, fresh)
         given = {"mass": None, "ones": torch.ones(len(weight))}.get(self.weighting, weight.cpu())
-        coreset = problem.subset(walk.order.cpu(), given)
+        coreset = problem.subset(order.cpu(), given)
         return coreset.with_provenance(projection_error={"fitted": fitted, "fresh": fresh})
 
 
