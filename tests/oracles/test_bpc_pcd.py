@@ -386,13 +386,29 @@ def test_weights_are_mass_ones_or_learned(make_problem: MakeProblem, classifier:
     assert len(made["learned"].unique()) == 6
 
 
+def test_the_lag_is_measured_once_and_only_at_the_end(
+    make_problem: MakeProblem, classifier: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, _ = classifier(make_problem)
+    measured: list[int] = []
+
+    def lag(method: Any, problem: Any, state: Any) -> dict[str, float]:
+        measured.append(int(state.step))
+        return {"energy": 0.0}
+
+    monkeypatch.setattr(BPCPersistentChains, "_lag", lag)
+    method = BPCPersistentChains(per_class=2, num_steps=3, num_warmup=2)
+    assert run(method, problem, seed=0).coreset.provenance["lag"] == {"energy": 0.0}
+    assert measured == [3]
+
+
 def test_chains_left_behind_show_as_lag(make_problem: MakeProblem, classifier: Any) -> None:
     problem, _ = classifier(make_problem)
     method = BPCPersistentChains(per_class=5, num_steps=5, num_warmup=50)
     state = method.init(problem, Rng(0))
     moved = state.chains._replace(z=-state.chains.z)
     fine, behind = (
-        method.coreset(problem, state._replace(chains=chains)).provenance["lag"]
+        method.diagnostics(problem, state._replace(chains=chains))["lag"]
         for chains in (state.chains, moved)
     )
     assert behind["energy"] > 5 > abs(fine["energy"])

@@ -212,6 +212,14 @@ class Iterative(Protocol):
 
 
 @runtime_checkable
+class Diagnosed(Protocol):
+    """An iterative method that measures its last state, at a cost of its own."""
+
+    def diagnostics(self, problem: "Problem", state: Any) -> Mapping[str, Any]:
+        """Entries of the coreset's provenance, measured once, at the end of a run."""
+
+
+@runtime_checkable
 class Selector(Protocol):
     """One-shot reduction: selects training points."""
 

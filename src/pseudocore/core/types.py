@@ -25,6 +25,7 @@ from pseudocore.core.protocols import AssumesInference as AssumesInference
 from pseudocore.core.protocols import Augment as Augment
 from pseudocore.core.protocols import Budgeted as Budgeted
 from pseudocore.core.protocols import Cache as Cache
+from pseudocore.core.protocols import Diagnosed as Diagnosed
 from pseudocore.core.protocols import Experts as Experts
 from pseudocore.core.protocols import HasMoments as HasMoments
 from pseudocore.core.protocols import Inference as Inference

@@ -15,7 +15,7 @@ from torch import Tensor
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.tree import clone, flatten, unflatten
-from pseudocore.core.types import Coreset, Iterative
+from pseudocore.core.types import Coreset, Diagnosed, Iterative
 from pseudocore.runtime import Compile
 from pseudocore.runtime.bounds import Bounds
 from pseudocore.runtime.draws import Step
@@ -78,7 +78,10 @@ def run(method: Iterative, problem: Problem, *, seed: int, **options: Any) -> Ou
     ending = drive(
         method.step, state, problem, rng, num_steps=method.num_steps, bounds=bounds, **options
     )
-    return Outcome(method.coreset(problem, ending.state), *ending[1:])
+    coreset = method.coreset(problem, ending.state)
+    if ending.status == "finished" and isinstance(method, Diagnosed):
+        coreset = coreset.with_provenance(**method.diagnostics(problem, ending.state))
+    return Outcome(coreset, *ending[1:])
 
 
 def drive(

@@ -192,8 +192,10 @@ class BPCPersistentChains(Budget):
 
     def coreset(self, problem: Problem, state: PCDState) -> Coreset:
         x, y, weight = self._decoded(state.points, state.labels)
-        coreset = Coreset(problem.pixels(x).cpu(), y.cpu(), weight.cpu())
-        return coreset.with_provenance(lag=self._lag(problem, state))
+        return Coreset(problem.pixels(x).cpu(), y.cpu(), weight.cpu())
+
+    def diagnostics(self, problem: Problem, state: PCDState) -> dict[str, Any]:
+        return {"lag": self._lag(problem, state)}
 
     def _decoded(self, points: PCDPoints, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Network inputs, labels or class probabilities, and weights."""
