@@ -21,7 +21,8 @@ ROOT = DOCS.parent
 STAGE = ROOT / "build" / "docs"
 SITE = ROOT / "build" / "site"
 MOVED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md",
-         "README.md": "index.md", "SECURITY.md": "security.md"}  # fmt: skip
+         "README.md": "index.md", "SECURITY.md": "security.md",
+         "CODE_OF_CONDUCT.md": "code_of_conduct.md"}  # fmt: skip
 """Pages of the root by their name on the site."""
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 FETCHED = '<script src="https://unpkg.com/iframe-worker/shim" type="text/javascript"></script>'
