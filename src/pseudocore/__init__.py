@@ -17,18 +17,22 @@ if TYPE_CHECKING:
     from pseudocore.data.dataset import dataset
     from pseudocore.evaluation.evaluate import Evaluation
     from pseudocore.evaluation.fidelity import Fidelity
+    from pseudocore.evaluation.ranking import Ranking
     from pseudocore.evaluation.size import Size
     from pseudocore.inference.posterior import Posterior, Prediction
     from pseudocore.workflows import references
+    from pseudocore.workflows.distilled import read_distilled
     from pseudocore.workflows.fidelity import fidelity
+    from pseudocore.workflows.ranking import ranking
     from pseudocore.workflows.size import size
 
 __version__ = "0.2.0"
 __all__ = [
     "Coreset", "Dataset", "Evaluation", "Examples", "Fidelity", "Posterior", "Prediction",
-    "Problem", "PseudocoreError", "ReduceResult", "Rng", "Size", "__version__", "dataset", "estimators",
-    "evaluate", "fidelity", "infer", "inference", "load", "loggers", "methods", "models", "reduce", "references",
-    "size", "testing", "train_experts",
+    "Problem", "PseudocoreError", "Ranking", "ReduceResult", "Rng", "Size", "__version__",
+    "dataset", "estimators", "evaluate", "fidelity", "infer", "inference", "load", "loggers",
+    "methods", "models", "ranking", "read_distilled", "reduce", "references", "size", "testing",
+    "train_experts",
 ]  # fmt: skip
 
 _MODULES = {
@@ -50,8 +54,11 @@ _PLACES = {
     "pseudocore.data.dataset": ("dataset",),
     "pseudocore.evaluation.evaluate": ("Evaluation",),
     "pseudocore.evaluation.fidelity": ("Fidelity",),
+    "pseudocore.evaluation.ranking": ("Ranking",),
     "pseudocore.evaluation.size": ("Size",),
+    "pseudocore.workflows.distilled": ("read_distilled",),
     "pseudocore.workflows.fidelity": ("fidelity",),
+    "pseudocore.workflows.ranking": ("ranking",),
     "pseudocore.workflows.size": ("size",),
     "pseudocore.inference.posterior": ("Posterior", "Prediction"),
 }

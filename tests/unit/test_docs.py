@@ -238,6 +238,14 @@ def test_the_examples_of_data_run(own_world: Path, capsys: pytest.CaptureFixture
     assert "20 of 100 examples are held out" in capsys.readouterr().out
 
 
+def test_the_example_of_distilled_sets_runs(
+    own_world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = blocks("docs/distilled-sets.md", "python")
+    exec(compile(code, "docs/distilled-sets.md", "exec"), {"__name__": "__main__"})
+    assert "label-robust score" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_warnings() -> None:
     pytest.importorskip("zensical", reason="the site needs pip install 'pseudocore[docs]'")

@@ -39,6 +39,9 @@ _VERBS = {
     "sd over fresh networks.",
     "fidelity": "How far predictions from the coreset of a RUN or file are from those of inference on "
     "all its data: KL, total variation, agreement, each beside its floor.",
+    "adopt": "Turn somebody's distilled set, FILE, of DATA into a coreset file: .pt, .npz or pictures.",
+    "rank": "Score a RUN or a coreset file as DD-Ranking does, with the effect of soft labels and of "
+    "augmentation taken out.",
     "size": "Find the smallest coreset of DATA whose predictions stay --within a KL of inference on "
     "all of it, over methods and budgets.",
     "continual": "Class-incremental learning: reduce each stage's classes as RUN did, fit the "

@@ -9,7 +9,7 @@ where sizes alone do not tell.
 import math
 import stat
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +38,7 @@ def is_npz(path: Path) -> bool:
 
 
 def read_npz(path: Path) -> Raw:
-    return raw_of(_load(path), str(path))
+    return raw_of(load_archive(path, _spelt), str(path))
 
 
 def is_npy(path: Path) -> bool:
@@ -55,7 +55,7 @@ def read_npy(path: Path) -> Raw:
     for name in sorted(names):
         file = path / f"{name}.npy"
         if file.is_file():
-            arrays[name] = _array(file)
+            arrays[name] = open_array(file)
     return raw_of(arrays, str(path))
 
 
@@ -104,12 +104,13 @@ def read_array(path: Path, labels: str | None) -> Raw:
     if labels is None:
         message = "holds inputs without labels; name the file of their labels (--labels y.npy)"
         raise _unfit(path, message)
-    x, y = (_array(one) for one in (path, Path(labels).expanduser()))
+    x, y = (open_array(one) for one in (path, Path(labels).expanduser()))
     half = Half(x, y, f"the labels in {labels}", str(path))
     return Raw((half,), used=("labels",))
 
 
-def _array(file: Path) -> np.ndarray:
+def open_array(file: Path) -> np.ndarray:
+    """The array of a .npy file, memory-mapped."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for ever
             raise ValueError
@@ -172,18 +173,21 @@ def _unfit(where: object, what: str) -> DataError:
     return DataError(f"{where} {what}", code="unfit-arrays", where=where)
 
 
-def _load(path: Path) -> dict[str, np.ndarray]:
-    """The arrays that are needed; what else an archive holds is not inflated."""
+def load_archive(
+    path: Path, pick: Callable[[Collection[str]], Sequence[str]]
+) -> dict[str, np.ndarray]:
+    """The arrays that `pick` needs of those an npz archive names; what else it holds is not
+    inflated. Where it needs none, all of them, empty.
+    """
     try:
         with path.open("rb") as file:
             if file.read(6) == b"\x93NUMPY":
                 raise _unfit(path, "is one NumPy array, not an archive; save it with numpy.savez")
         with zipfile.ZipFile(path) as archive:
             found = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
-            keys = next((keys for keys in _SPELLINGS if set(keys[:2]) <= found.keys()), ())
-            wanted = [found[name] for name in (*keys, *_OPTIONAL) if name in found]
+            wanted = [found[name] for name in pick(found)]
             check_size(path, sum(one.file_size for one in wanted))
-            if not keys:
+            if not wanted:
                 return dict.fromkeys(found, np.empty(0))  # `raw_of` names them
             return {one.filename.removesuffix(".npy"): _member(archive, one) for one in wanted}
     except (PseudocoreError, MemoryError):
@@ -196,6 +200,12 @@ def _load(path: Path) -> dict[str, np.ndarray]:
             reason = "it holds Python objects"
         message = f"cannot be read as an npz archive of plain arrays ({reason})"
         raise _unfit(path, f"{message}; numpy.savez writes one") from error
+
+
+def _spelt(names: Collection[str]) -> list[str]:
+    """The names of a data set's arrays; none where they are in no known spelling."""
+    keys = next((keys for keys in _SPELLINGS if {*keys[:2]} <= {*names}), ())
+    return [name for name in (*keys, *(_OPTIONAL if keys else ())) if name in names]
 
 
 def _member(archive: zipfile.ZipFile, one: zipfile.ZipInfo) -> np.ndarray:

@@ -36,7 +36,7 @@ def read_table(path: Path, reading: Reading) -> Raw:
         paths = [part for name in ("train", "test") if (part := _part(path, name)) is not None]
     halves, notes = [], []
     for one in paths:
-        read = _read_parquet if one.suffix.lower() == ".parquet" else _read_csv
+        read = _read_parquet if one.suffix.lower() == ".parquet" else read_csv
         table, said = read(one)
         features, y = take_target(table, reading.target, reading.drop, str(one))
         numbers = np.arange(1, len(y) + 1)
@@ -67,7 +67,7 @@ def _read_parquet(path: Path) -> tuple[Table, list[str]]:
         raise DataError(message, code="damaged-data", path=path) from error
 
 
-def _read_csv(path: Path) -> tuple[Table, list[str]]:
+def read_csv(path: Path) -> tuple[Table, list[str]]:
     """Numbers in one pass, a block of rows at once; columns of texts in a second one."""
     check_size(path, _GROWTH * path.stat().st_size, "its columns")
     known: dict[str, str] = {}  # of equal texts one is kept

@@ -1,0 +1,32 @@
+"""`adopt` and `rank`: somebody's distilled set from its file to its scores."""
+
+import json
+from typing import Any
+
+import torch
+
+from pseudocore.data import load
+
+
+def test_from_a_file_to_scores(done: Any) -> None:
+    data = load("digits")
+    index = torch.cat([(data.train.y == label).nonzero()[:3, 0] for label in range(10)])
+    x = data.train.x[index].float()
+    x = x / 255 if data.dtype == torch.uint8 else x
+    torch.save({"data": [[(x - 0.3) / 0.4, data.train.y[index]]]}, "theirs.pt")
+    said = done("adopt theirs.pt digits --out theirs.safetensors --mean .3 --std .4")
+    assert "30 points, labels hard" in said.err
+    flags = "--inference sgd --num-steps 20 --model linear --seeds 1"
+    assert json.loads(done(f"evaluate theirs.safetensors {flags} --json").out)["accuracy"]
+    said = done(f"rank theirs.safetensors {flags} --augment crop")
+    assert "label-robust score" in said.out
+    found = json.loads(done(f"rank theirs.safetensors {flags} --json").out)
+    assert 0 < found["metrics"]["lrs"]["mean"] < 1
+
+
+def test_refused(refused: Any) -> None:
+    torch.save([torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])], "theirs.pt")
+    refused("adopt theirs.pt moons --out points.npz", "must end in .safetensors")
+    refused("adopt theirs.pt moons --out a.safetensors --mean x --std 1", "not numbers")
+    refused("adopt theirs.pt digits --out a.safetensors", "theirs.pt", "shape")
+    refused("adopt none.pt moons --out a.safetensors", "none.pt")
