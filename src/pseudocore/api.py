@@ -13,6 +13,7 @@ from pseudocore.assembly.contracts import build_problem as build_problem
 from pseudocore.assembly.contracts import mismatches
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.likelihood import check_task
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences, methods
 from pseudocore.core.rng import Rng
@@ -20,6 +21,7 @@ from pseudocore.core.types import Coreset, Inference, Iterative, Method
 from pseudocore.data import Reading, read
 from pseudocore.evaluation.evaluate import Evaluation, Extras, assess
 from pseudocore.evaluation.metrics import Metrics
+from pseudocore.evaluation.regression import RegressionMetrics
 from pseudocore.features.backbone import described as described_features
 from pseudocore.inference.posterior import FunctionPosterior, Posterior
 from pseudocore.objectives.multiformation import decoded
@@ -180,6 +182,7 @@ def infer(
         changes, network = described(model)
         problem = problem_of(coreset, data, device, network, changes, needs_data=False)
     problem.check_fits(points)
+    check_task(fitted, inferences.name_of(fitted), problem.task)
     shown = decoded(problem, points) if points.is_encoded else points
     with advising(fitted), profiling.stage("infer", problem.device):
         found = fitted.fit(problem, shown, Rng(seed)("infer"))
@@ -204,7 +207,7 @@ def evaluate(
     published: bool = False,
     landscape: bool = False,
     fidelity: bool | references.Source = False,
-    on_seed: Callable[[int, Metrics], None] = lambda seed, metrics: None,
+    on_seed: Callable[[int, Metrics | RegressionMetrics], None] = lambda seed, metrics: None,
     **options: Any,
 ) -> Evaluation:
     """Score inference on a coreset on the test set, mean and sd over fresh networks.
@@ -240,6 +243,19 @@ def evaluate(
     with profiling.recording() as costs:
         fitted = inference_for(points, inference, options)
         problem = problem_of(coreset, data, device, network, changes)
+        asked = {
+            "published": published,
+            "landscape": landscape,
+            "ood": ood,
+            "severities": severities,
+        }
+        if problem.task == "regression" and (unfit := [name for name in asked if asked[name]]):
+            raise ConfigError(
+                f"{' and '.join(unfit)} of evaluate are for classes, and the targets of"
+                f" {problem.data.name!r} are numbers; leave them out",
+                code="wrong-task",
+                options=unfit,
+            )
         full = None
         if fidelity is not False and fidelity is not None:
             with profiling.stage("reference", problem.device):
@@ -256,8 +272,8 @@ def evaluate(
         )
         shown = decoded(problem, points) if points.is_encoded else points
         with advising(fitted):
-            asked = range(first_seed, first_seed + seeds)
-            scores = assess(fitted, problem, shown, asked, extras, on_seed)
+            each = range(first_seed, first_seed + seeds)
+            scores = assess(fitted, problem, shown, each, extras, on_seed)
     return Evaluation(
         inference=inferences.name_of(fitted),
         options=config.to_dict(fitted),

@@ -10,12 +10,15 @@ import torch
 from pseudocore.assembly.setup import NETWORK_FIELDS, Setup
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.likelihood import Categorical, Gaussian, Likelihood
 from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.registry import models
+from pseudocore.core.rng import Rng
 from pseudocore.core.types import Dataset, DataSpec, Model, Preprocess
 from pseudocore.data import DSA, Reading, columns, read
 from pseudocore.data import preprocessing as whiten
 from pseudocore.features.embed import embed
+from pseudocore.inference.noise import choose_noise, moments
 from pseudocore.models import custom
 from pseudocore.runtime.allocator import keep_freed_memory
 from pseudocore.runtime.profiling import stage
@@ -32,6 +35,7 @@ def reading(setup: Setup, *, lenient: bool = False) -> Reading:
         drop=columns(setup.drop or ()),
         missing=setup.missing or "refuse",
         resize=setup.resize,
+        task=setup.task,
         lenient=lenient,
     )
 
@@ -53,6 +57,7 @@ def build(
     network: Any = None,
     preprocess: Preprocess | None = None,
     features: Any = None,
+    likelihood: Likelihood | None = None,
 ) -> Problem:
     """Load the data, make the network and fit the preprocessing.
 
@@ -66,6 +71,8 @@ def build(
         preprocess: The preprocessing, where it is known. Defaults to one fitted to the data.
         features: The frozen network, or features of training and test half, where the setup cannot
             rebuild them. Defaults to those the setup names.
+        likelihood: That of a regression, where it is known. Defaults to one standardised by the
+            data, with the setup's noise or one chosen on training data.
 
     Returns:
         The problem.
@@ -106,10 +113,30 @@ def build(
             where,
             precision=setup.precision,
             cache=CacheFolder(),
+            likelihood=likelihood or _likelihood(setup, data),
         )
+        if problem.task == "regression" and likelihood is None and setup.target_noise is None:
+            with stage("noise", where):
+                noise = choose_noise(problem, Rng(0)("noise"))
+            problem = replace(problem, likelihood=replace(problem.gaussian, noise=noise))
         if setup.experts is None:
             return problem
         return replace(problem, experts=ExpertFolder.open(setup.experts).mapped(problem))
+
+
+def _likelihood(setup: Setup, data: Dataset | DataSpec) -> Likelihood:
+    """That of the data; a noise that is not known yet is the standard deviation of the targets."""
+    if data.task == "classification":
+        if setup.target_noise is not None:
+            raise ConfigError(
+                f"target_noise = {setup.target_noise:g} is of a regression, and {data.name!r} has classes; leave"
+                " it out, or say task = 'regression'",
+                code="unused-option",
+                option="target_noise",
+            )
+        return Categorical()
+    centre, unit = moments(data.train.y)
+    return Gaussian(noise=setup.target_noise or unit, centre=centre, unit=unit)
 
 
 def networks(text: str, data: Dataset) -> list[Model]:

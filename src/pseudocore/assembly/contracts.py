@@ -12,6 +12,7 @@ from pseudocore.assembly import NETWORK_FIELDS, Data, Reduction, Setup, build, d
 from pseudocore.core import config
 from pseudocore.core.contract import Contract, DataSpec
 from pseudocore.core.errors import ArtifactError, ConfigError, DataError
+from pseudocore.core.likelihood import Gaussian, Likelihood
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.types import (
@@ -44,7 +45,7 @@ def contract_of(reduction: Reduction, problem: Problem, coreset: Coreset) -> Con
         inference = {"inference": DEFAULT_INFERENCE, **reduction.evaluate}
     elif isinstance(reduction.method, AssumesInference) and reduction.method.assumes:
         inference = {"inference": reduction.method.assumes}
-    is_gaussian = inference.get("inference") == DEFAULT_INFERENCE
+    is_gaussian = problem.task == "regression" or inference.get("inference") == DEFAULT_INFERENCE
     return Contract(
         data=problem.dataset.spec,
         model={name: setup[name] for name in ("model", *NETWORK_FIELDS) if name in setup},
@@ -55,6 +56,7 @@ def contract_of(reduction: Reduction, problem: Problem, coreset: Coreset) -> Con
         likelihood="gaussian" if is_gaussian else "categorical",
         total_weight=float(coreset.weight.sum()),
         inference=inference,
+        target=problem.likelihood.describe(),
     )
 
 
@@ -115,6 +117,7 @@ def build_problem(
         device=device,
         network=network,
         preprocess=None if "preprocess" in changes else _preprocess(contract, device),
+        likelihood=None if contract is None else _likelihood(contract),
     )
     problem.check_fits(coreset)
     fingerprint = coreset.provenance.get("data_fingerprint")
@@ -206,6 +209,8 @@ def _setup_fields(contract: Contract | None) -> dict[str, Any]:
         "preprocess": contract.preprocess.get("kind"),
         "prior": contract.prior.get("kind"),
         "prior_scale": contract.prior.get("scale"),
+        "task": "regression" if contract.data.task == "regression" else None,
+        "target_noise": contract.target.get("noise"),
     }
 
 
@@ -216,6 +221,11 @@ def _preprocess(contract: Contract | None, device: str) -> Preprocess | None:
     with stage("preprocess", where):
         constants = {name: values.to(where) for name, values in contract.constants.items()}
         return whiten.restore(contract.preprocess, constants, contract.data.shape)
+
+
+def _likelihood(contract: Contract) -> Likelihood | None:
+    """That of a regression; None for classes."""
+    return Gaussian(**contract.target) if contract.data.task == "regression" else None
 
 
 def _own_data(setup: Setup) -> Dataset:

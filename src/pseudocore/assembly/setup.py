@@ -4,19 +4,20 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pseudocore.core.config import Positive, Range
+from pseudocore.core.likelihood import Task
 from pseudocore.core.problem import Precision, PriorKind
 from pseudocore.data.reading import Missing
 
 Data = Any
 """A name, a path, or anything else that `dataset` makes a data set of."""
 
-READING_FIELDS = ("target", "labels", "drop", "missing", "resize")
+READING_FIELDS = ("target", "labels", "drop", "missing", "resize", "task")
 """Fields of a setup that say how to read its data."""
 
 NETWORK_FIELDS = ("width", "depth", "norm", "init")
 """Fields of a setup that belong to its network."""
 
-PRIOR_FIELDS = ("prior", "prior_scale")
+PRIOR_FIELDS = ("prior", "prior_scale", "target_noise")
 """Fields of a setup that belong to its posterior, and to no training of experts."""
 
 
@@ -38,6 +39,10 @@ class Setup:
     """
     resize: Annotated[int | None, Range(low=1)] = None
     """Height and width to bring images to, from their centre square."""
+    task: Task | None = None
+    """What the targets are. Defaults to regression where they hold fractions, else to
+    classification.
+    """
     features: str | None = None
     """Frozen network whose outputs take the place of the inputs, computed once: timm:NAME,
     torchvision:NAME, open_clip:NAME or package.module:function; or an .npz file of them, train and
@@ -72,6 +77,10 @@ class Setup:
     prior_scale: Positive = 2.0
     """Standard deviation of the prior: in units of one over the root of the fan-in, or for
     isotropic of the parameters themselves.
+    """
+    target_noise: Annotated[float | None, Range(above=0)] = None
+    """Standard deviation of an observation of a regression, in units of the target. Defaults to the
+    best by marginal likelihood for linear, else by held-out training points.
     """
     precision: Precision = "float32"
     """Arithmetic on a GPU: float32, tf32 matrix products, or bf16 passes through the network. A CPU

@@ -109,7 +109,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
                 landscape=landscape,
                 fidelity=fidelity if reference is None else reference,
                 on_seed=lambda seed, metrics: advance(
-                    seed + 1 - first_seed, {"accuracy": metrics.accuracy, "nll": metrics.nll}
+                    seed + 1 - first_seed, dict(list(metrics.scalars().items())[:2])
                 ),
                 **options_given,
             )

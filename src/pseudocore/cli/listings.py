@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from rich.table import Table
@@ -12,8 +12,10 @@ from pseudocore.cli.flags import AtLeastOne, Json, Switch
 from pseudocore.cli.output import warn_of_divergence
 from pseudocore.cli.presets import print_names
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.likelihood import Task
 from pseudocore.core.registry import inferences
 from pseudocore.core.registry import methods as registry
+from pseudocore.core.types import Dataset
 from pseudocore.data import Reading, available, columns, import_dataset, read
 from pseudocore.data.reading import Missing
 from pseudocore.evaluation.tables import Estimate, Row, comparison
@@ -62,6 +64,10 @@ Drop = Annotated[str | None, Parameter(help="Columns of a table to leave out, wi
 HowMissing = Annotated[
     Missing, Parameter(help="What to do about gaps in features: refuse or impute them.")
 ]
+WhichTask = Annotated[
+    Task | None,
+    Parameter(help="What the targets are. Defaults to regression where they hold fractions."),
+]
 Resize = Annotated[int | None, AtLeastOne, Parameter(help="Height and width to bring images to.")]
 
 
@@ -74,6 +80,7 @@ def info(
     drop: Drop = None,
     missing: HowMissing = "refuse",
     resize: Resize = None,
+    task: WhichTask = None,
     json: Json = False,
 ) -> int:
     """Read a data set and describe it.
@@ -81,18 +88,15 @@ def info(
     Args:
         name: Name or path.
     """
-    how = Reading(target=target, drop=columns(drop or ()), missing=missing, resize=resize)
+    left_out = columns(drop or ())
+    how = Reading(target=target, drop=left_out, missing=missing, resize=resize, task=task)
     found = read(name, how)
-    counts = found.class_counts.tolist()
     facts = {
         "name": found.name,
         "train": len(found.train.y),
         "test": len(found.test.y),
         "shape": list(found.shape),
-        "classes": found.num_classes,
-        "smallest_class": min(counts),
-        "largest_class": max(counts),
-        "class_names": list(found.class_names),
+        **_of_targets(found),
         "fingerprint": found.fingerprint,
         "notes": list(found.notes),
     }
@@ -106,6 +110,22 @@ def info(
     return 0
 
 
+def _of_targets(found: Dataset) -> dict[str, Any]:
+    """What is told of classes, or of numbers."""
+    if found.task == "regression":
+        y = found.train.y
+        facts = {"target_mean": y.mean(), "target_sd": y.std(correction=0), "target_min": y.min()}
+        facts["target_max"] = y.max()
+        return {"task": found.task} | {name: float(value) for name, value in facts.items()}
+    counts = found.class_counts.tolist()
+    return {
+        "classes": found.num_classes,
+        "smallest_class": min(counts),
+        "largest_class": max(counts),
+        "class_names": list(found.class_names),
+    }
+
+
 @data.command(name="import")
 def import_(
     source: Path,
@@ -116,6 +136,7 @@ def import_(
     drop: Drop = None,
     missing: HowMissing = "refuse",
     resize: Resize = None,
+    task: WhichTask = None,
 ) -> int:
     """Copy a data set into your data folder under a name.
 
@@ -123,7 +144,8 @@ def import_(
         source: npz, CSV or Parquet file, folder of class folders, idx or CIFAR folder.
         name: Its name from now on.
     """
-    how = Reading(target=target, drop=columns(drop or ()), missing=missing, resize=resize)
+    left_out = columns(drop or ())
+    how = Reading(target=target, drop=left_out, missing=missing, resize=resize, task=task)
     path = import_dataset(source, name, reading=how)
     out.print(f"{name} is in {path}; use it as: pseudocore reduce METHOD {name} --out RUN")
     return 0

@@ -8,12 +8,13 @@ sentence, and nothing in it names code that is run.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ArtifactError, DataError
+from pseudocore.core.likelihood import Task
 
 if TYPE_CHECKING:
     from pseudocore.core.types import Examples
@@ -41,6 +42,7 @@ class DataSpec:
     class_names: tuple[str, ...] = ()
     fingerprint: str = ""
     """sha256 of the data themselves."""
+    task: Task = "classification"
 
     @property
     def is_images(self) -> bool:
@@ -71,6 +73,8 @@ class DataSpec:
         """As plain values."""
         dtype = str(self.dtype).removeprefix("torch.")
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if self.task == "classification":
+            del values["task"]
         return {
             **values,
             "dtype": dtype,
@@ -102,12 +106,18 @@ class Contract:
     """Name (`inference`) and options of the inference it was made for; empty where its method
     assumes none.
     """
+    target: Mapping[str, float] = field(default_factory=dict)
+    """Of a regression: `noise`, and `centre` and `unit` by which targets are standardised."""
 
     def to_table(self) -> dict[str, Any]:
         """As plain values, without `constants`."""
         return {
             "data": self.data.to_table(),
-            **{name: dict(getattr(self, name)) for name in _TABLES},
+            **{
+                name: dict(getattr(self, name))
+                for name in _TABLES
+                if name != "target" or self.target
+            },
             "temperature": self.temperature,
             "likelihood": self.likelihood,
             "total_weight": self.total_weight,
@@ -116,7 +126,7 @@ class Contract:
     @classmethod
     def from_table(cls, table: Any, constants: Mapping[str, Tensor]) -> "Contract":
         """From what a file holds; anything that cannot be a contract is refused."""
-        table, kept = _table(table, "a contract"), dict[str, Any]()
+        table, kept = {"target": {}, **_table(table, "a contract")}, dict[str, Any]()
         for name in _TABLES:
             kept[name] = dict(_table(table.get(name), name))
         for name in ("temperature", "total_weight"):
@@ -129,11 +139,13 @@ class Contract:
             raise _refused(f"inference = {name!r} where a name should be")
         if table.get("likelihood") not in LIKELIHOODS:
             raise _refused(f"likelihood = {table.get('likelihood')!r}, not one of {LIKELIHOODS}")
+        data = _data_spec(_table(table.get("data"), "data"))
+        _check_target(kept["target"], data.task)
         for name, values in constants.items():
             if not values.is_floating_point() or not values.isfinite().all():
                 raise _refused(f"preprocessing constants {name} that are no finite floats")
         return cls(
-            data=_data_spec(_table(table.get("data"), "data")),
+            data=data,
             constants=dict(constants),
             temperature=table["temperature"],
             likelihood=table["likelihood"],
@@ -142,7 +154,17 @@ class Contract:
         )
 
 
-_TABLES = ("model", "preprocess", "prior", "inference")
+_TABLES = ("model", "preprocess", "prior", "inference", "target")
+
+
+def _check_target(table: Mapping[str, Any], task: Task) -> None:
+    """Refuse numbers of a regression that cannot be."""
+    names = {"noise", "centre", "unit"} if task == "regression" else set()
+    if {*table} != names or not all(_is_number(value) for value in table.values()):
+        raise _refused(f"target = {dict(table)!r} in a {task}")
+    bounded = all(0 < table[name] < math.inf for name in names & {"noise", "unit"})
+    if not bounded or not math.isfinite(table.get("centre", 0.0)):
+        raise _refused(f"target = {dict(table)!r} in a {task}")
 
 
 def _data_spec(table: Mapping[str, Any]) -> DataSpec:
@@ -159,6 +181,10 @@ def _data_spec(table: Mapping[str, Any]) -> DataSpec:
         raise _refused(f"{num_classes} classes with {len(names)} names")
     if table.get("dtype") not in _DTYPES:
         raise _refused(f"inputs of type {table.get('dtype')!r}")
+    if table.get("task", "classification") not in get_args(Task):
+        raise _refused(f"task = {table.get('task')!r}")
+    if table.get("task") == "regression" and num_classes != 1:
+        raise _refused(f"a regression with {num_classes} outputs")
     for name in ("name", "fingerprint"):
         if not isinstance(table.get(name), str):
             raise _refused(f"{name} = {table.get(name)!r} where a text should be")
@@ -170,6 +196,7 @@ def _data_spec(table: Mapping[str, Any]) -> DataSpec:
         table["num_train"],
         tuple(names),
         table["fingerprint"],
+        table.get("task", "classification"),
     )
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from pseudocore.core.contract import DataSpec
 from pseudocore.core.errors import DataError
+from pseudocore.core.likelihood import Task
 
 
 class Examples(NamedTuple):
     """Inputs as they came from disk: uint8 images (n, channels, height, width) or float features
-    (n, d); labels (n,).
+    (n, d); labels (n,), or the numbers (n, 1) of a regression.
     """
 
     x: Tensor
@@ -42,6 +43,7 @@ class Dataset:
     train: Examples
     test: Examples
     num_classes: int
+    """1 for a regression, whose network has one output."""
     class_names: tuple[str, ...] = ()
     encoding: tuple[Mapping[str, Any], ...] = ()
     """How the columns of a table became features, as plain values (`data.tables.Encoding`)."""
@@ -49,11 +51,14 @@ class Dataset:
     """What was decided in reading it, in sentences: a test half held out, gaps filled, …."""
     embedded: "Embedded | None" = None
     """What its inputs are features of, where they are a network's."""
+    task: Task = "classification"
+    """Whether targets are classes, or numbers."""
 
     def __repr__(self) -> str:
         kind = "images" if self.is_images else "inputs"
+        what = "regression" if self.task == "regression" else f"{self.num_classes} classes"
         sizes = f"{len(self.train.y)} + {len(self.test.y)} {kind} of shape {self.shape}"
-        lines = [f"Dataset({self.name!r}: {sizes}, {self.num_classes} classes)", *self.notes]
+        lines = [f"Dataset({self.name!r}: {sizes}, {what})", *self.notes]
         return "\n  ".join(lines)
 
     def __post_init__(self) -> None:
@@ -68,7 +73,7 @@ class Dataset:
             f"{self.name!r} has {self.num_classes} classes but {num_names} class names",
         )
         for split, examples in {"train": self.train, "test": self.test}.items():
-            if problem := _problem_of(examples, self.num_classes):
+            if problem := _problem_of(examples, self.num_classes, self.task):
                 code, sentence = problem
                 message = f"{split} split of {self.name!r}: {sentence}"
                 raise DataError(message, code=code, data=self.name, split=split)
@@ -84,6 +89,13 @@ class Dataset:
             f"every value in the training inputs of {self.name!r} is the same: nothing can be"
             " learned",
         )
+        if self.task == "regression":
+            require(
+                bool(self.train.y.min() < self.train.y.max()),
+                "constant-targets",
+                f"every training target of {self.name!r} is the same: nothing can be learned",
+            )
+            return
         present = sorted(set(self.train.y.tolist()))  # not by counting: a stray label may be huge
         if num_missing := self.num_classes - len(present):
             places = (place for place, label in enumerate(present) if label != place)
@@ -125,11 +137,14 @@ class Dataset:
             self.num_train,
             self.class_names,
             self.fingerprint,
+            self.task,
         )
 
     @cached_property
     def class_counts(self) -> Tensor:
-        """Training examples per class, (classes,)."""
+        """Training examples per class, (classes,); of a regression, of all as one."""
+        if self.task == "regression":
+            return torch.tensor([self.num_train])
         return torch.bincount(self.train.y, minlength=self.num_classes)
 
     @cached_property
@@ -164,7 +179,7 @@ def feature_names(encoding: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _problem_of(examples: Examples, num_classes: int) -> tuple[str, str] | None:
+def _problem_of(examples: Examples, num_classes: int, task: Task) -> tuple[str, str] | None:
     """Code and sentence of the first thing wrong with a split, if any."""
     x, y = examples
     shape = tuple(x.shape)
@@ -172,9 +187,14 @@ def _problem_of(examples: Examples, num_classes: int) -> tuple[str, str] | None:
         return "lengths-differ", f"{len(x)} inputs but {len(y)} labels"
     if len(x) == 0:
         return "no-examples", "it is empty"
-    if y.dtype != torch.int64 or y.ndim != 1:
+    if task == "regression":
+        if not y.is_floating_point() or tuple(y.shape) != (len(y), 1) or num_classes != 1:
+            return "targets", f"targets must be floats (n, 1), not {tuple(y.shape)} {y.dtype}"
+        if num_bad := int((~torch.isfinite(y)).sum()):
+            return "not-finite", f"{num_bad} of {len(y)} targets are NaN or infinite"
+    elif y.dtype != torch.int64 or y.ndim != 1:
         return "labels", f"labels must be a vector of integers, not {tuple(y.shape)} {y.dtype}"
-    if y.min() < 0 or y.max() >= num_classes:
+    elif y.min() < 0 or y.max() >= num_classes:
         span = f"{int(y.min())} to {int(y.max())}"
         with_classes = f"with {num_classes} classes they must lie in 0..{num_classes - 1}"
         return "labels", f"labels run from {span}; {with_classes}"

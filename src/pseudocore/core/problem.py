@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.budget import mass
-from pseudocore.core.errors import DataError
+from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.likelihood import CATEGORICAL, Gaussian, Likelihood, Task
+from pseudocore.core.likelihood import label_log_likelihood as label_log_likelihood
 from pseudocore.core.types import (
     Augment,
     Cache,
@@ -64,15 +66,6 @@ class GaussianPrior:
         return centre, self.scale * unit
 
 
-def label_log_likelihood(log_probs: Tensor, y: Tensor) -> Tensor:
-    """log p(y) per example: log-probabilities (..., n, classes) at labels (n,), or their mean under
-    soft labels (n, classes).
-    """
-    if y.is_floating_point():
-        return (y * log_probs).sum(-1)
-    return log_probs.gather(-1, y.expand(log_probs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
-
-
 @dataclass(frozen=True, eq=False)
 class Problem:
     """What a method works on. Immutable: methods read it and never change it."""
@@ -93,9 +86,32 @@ class Problem:
     also: tuple["Problem", ...] = ()
     """The same data under other networks, for a method that serves several."""
     cache: Cache | None = None
+    likelihood: Likelihood = CATEGORICAL
+
+    def __post_init__(self) -> None:
+        if self.data.task != self.task:
+            raise ConfigError(
+                f"{self.data.name!r} is for {self.data.task}, and the likelihood for {self.task}",
+                code="wrong-task",
+                task=self.data.task,
+            )
+
+    @property
+    def task(self) -> Task:
+        return self.likelihood.task
+
+    @property
+    def gaussian(self) -> Gaussian:
+        """The likelihood of a regression."""
+        if not isinstance(self.likelihood, Gaussian):
+            raise ConfigError(
+                f"{self.data.name!r} has classes, which have no noise", code="wrong-task"
+            )
+        return self.likelihood
 
     @property
     def num_classes(self) -> int:
+        """Outputs of the network: the classes, or 1 for a regression."""
         return self.data.num_classes
 
     @property
@@ -127,11 +143,29 @@ class Problem:
 
     @cached_property
     def train_y(self) -> Tensor:
-        return self.data.train.y.to(self.device)
+        """Labels, or standardised targets (n, 1), on the device."""
+        return self.targets(self.data.train.y)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Labels, probabilities or numbers of a data set or coreset as the likelihood takes them,
+        on the problem's device and in its type.
+        """
+        y = self.likelihood.targets(y).to(self.device)
+        return y.to(self.dtype) if y.is_floating_point() else y
+
+    def mass(self, y: Tensor) -> Tensor:
+        """Weights (M,) of points with these labels, or numbers, that sum to the number of examples:
+        each class's examples divided by its points.
+        """
+        y = y.cpu()
+        labels = torch.zeros(len(y), dtype=torch.int64) if self.task == "regression" else y
+        return mass(labels, self.data.class_counts)
 
     @cached_property
     def class_indices(self) -> list[Tensor]:
-        """Training indices of each class."""
+        """Training indices of each class; of a regression, of all as one."""
+        if self.task == "regression":
+            return [torch.arange(self.num_train)]
         labels = range(self.num_classes)
         return [(self.data.train.y == label).nonzero().flatten() for label in labels]
 
@@ -187,11 +221,11 @@ class Problem:
         its points, which sums to the number of examples.
         """
         x, y = self.data.train.x[index], self.data.train.y[index]
-        weight = mass(y, self.data.class_counts) if weight is None else weight
+        weight = self.mass(y) if weight is None else weight
         return Coreset(self.as_pixels(x), y, weight.to(self.dtype), index)
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Network inputs and labels of some training points."""
+        """Network inputs and labels, or standardised targets, of some training points."""
         index = index.to(self.device)
         return self.inputs(self.train_x[index]), self.train_y[index]
 
@@ -223,7 +257,7 @@ class Problem:
         """log p(y | x, theta) per example in full precision, (n,), or (draws, n) for several
         thetas.
         """
-        return label_log_likelihood(self.model.logits(theta, x).log_softmax(-1), y)
+        return self.likelihood.log_prob(self.model.logits(theta, x), y)
 
     def prior_moments(self) -> tuple[Tensor, Tensor]:
         """Centre and standard deviation of the prior, each (parameters,)."""
@@ -246,9 +280,7 @@ class Problem:
 
     def targets_and_weight(self, coreset: Coreset) -> tuple[Tensor, Tensor]:
         """Targets and weights of a coreset, on the problem's device and in its type."""
-        y = coreset.targets.to(self.device)
-        y = y.to(self.dtype) if y.is_floating_point() else y
-        return y, coreset.weight.to(self.device, self.dtype)
+        return self.targets(coreset.targets), coreset.weight.to(self.device, self.dtype)
 
     def log_posterior(self, theta: Tensor, coreset: Coreset) -> Tensor:
         """The log-posterior on a coreset, up to its evidence: a sum over weighted points, and the
@@ -267,6 +299,12 @@ class Problem:
                 f"{self.data.shape}",
                 code="coreset-shape",
                 shape=shape,
+            )
+        if (coreset.task == "regression") != (self.task == "regression"):
+            raise DataError(
+                f"the coreset is for {coreset.task}, and {name!r} for {self.task}",
+                code="coreset-task",
+                task=coreset.task,
             )
         if coreset.is_soft and coreset.y.shape[1] != self.num_classes:
             raise DataError(

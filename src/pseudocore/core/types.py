@@ -21,6 +21,7 @@ from pseudocore.core.dataset import Embedded as Embedded
 from pseudocore.core.dataset import Examples as Examples
 from pseudocore.core.dataset import feature_names
 from pseudocore.core.errors import DataError
+from pseudocore.core.likelihood import Task
 from pseudocore.core.protocols import AssumesInference as AssumesInference
 from pseudocore.core.protocols import Augment as Augment
 from pseudocore.core.protocols import Budgeted as Budgeted
@@ -62,7 +63,9 @@ class Coreset:
     normalisation; `Problem.inputs` turns it into what a network sees.
     """
     y: Tensor
-    """Integer labels (M,), or real-valued targets (M, classes)."""
+    """Integer labels (M,), or real-valued targets (M, classes); numbers (M, 1) of a regression, in
+    the data's own units.
+    """
     weight: Tensor
     indices: Tensor | None = None
     """Which training points were selected, where they were."""
@@ -114,10 +117,11 @@ class Coreset:
     def __repr__(self) -> str:
         made = self.provenance
         origin = f"{made['method']} on {made['setup']['data']}: " if "setup" in made else ""
-        kind = "soft" if self.is_soft else "hard"
+        kind = f"{self.num_classes} classes, {'soft' if self.is_soft else 'hard'} labels"
         return (
             f"Coreset({origin}{len(self)} points of shape {tuple(self.x.shape[1:])},"
-            f" {self.num_classes} classes, {kind} labels, weights of sum {self.weight.sum():g})"
+            f" {'regression' if self.task == 'regression' else kind}, weights of sum"
+            f" {self.weight.sum():g})"
         )
 
     @property
@@ -146,21 +150,31 @@ class Coreset:
         return bool(self.y.is_floating_point())
 
     @property
+    def task(self) -> Task:
+        """A single column of real-valued targets is that of a regression."""
+        return "regression" if self.is_soft and self.y.shape[1] == 1 else "classification"
+
+    @property
     def labels(self) -> Tensor:
-        """The class each point stands for, (M,)."""
+        """The class each point stands for, (M,); 0 in a regression."""
         labels: Tensor = self.y.argmax(1) if self.is_soft else self.y
         return labels
 
     @property
     def targets(self) -> Tensor:
-        """Arguments of a likelihood: integer labels, or class probabilities (M, classes).
+        """Arguments of a likelihood: integer labels, or class probabilities (M, classes); numbers
+        (M, 1) of a regression, in the data's own units.
 
         Real-valued targets that are no distribution are last-layer outputs, made logits by the
         learned scale, or 1.
         """
-        if not self.is_soft or (
-            (self.y >= 0).all()
-            and torch.allclose(self.y.sum(1), self.y.new_ones(len(self)), atol=1e-4)
+        if (
+            not self.is_soft
+            or self.task == "regression"
+            or (
+                (self.y >= 0).all()
+                and torch.allclose(self.y.sum(1), self.y.new_ones(len(self)), atol=1e-4)
+            )
         ):
             return self.y
         return (self.y * self.learned.get("logit_scale", 1.0)).softmax(1)
@@ -168,6 +182,8 @@ class Coreset:
     @property
     def probabilities(self) -> Tensor:
         """Of every class for each point, (M, classes): what a network is to be trained on."""
+        if self.task == "regression":
+            raise DataError("a regression has no classes; its targets are `y`", code="no-classes")
         if self.is_soft:
             return self.targets
         return one_hot(self.y, self.num_classes).to(self.weight.dtype)
@@ -214,14 +230,17 @@ class Coreset:
         return self._mapped(lambda values: values.to(device))
 
     def dataset(self) -> TensorDataset:
-        """A torch data set of (x, target probabilities, weight), in the data's own units."""
+        """A torch data set of (x, target probabilities, weight), in the data's own units; of
+        (x, targets (1,), weight) for a regression.
+        """
         if self.is_encoded:
             raise DataError(
                 "the images of this coreset hold several each, which infer and evaluate take apart;"
                 " objectives.multiformation.decode makes them points of their own",
                 code="encoded-images",
             )
-        return TensorDataset(self.x, self.probabilities, self.weight)
+        y = self.y if self.task == "regression" else self.probabilities
+        return TensorDataset(self.x, y, self.weight)
 
     def save(
         self,

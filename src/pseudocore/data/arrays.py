@@ -3,7 +3,7 @@
 
 Images are uint8 (n, height, width), (n, height, width, channels) or (n, channels, height, width);
 features are (n, d) numbers. Optional arrays: `class_names`, texts; `layout`, "NCHW" or "NHWC",
-where sizes alone do not tell.
+where sizes alone do not tell; `task`, "regression" where whole numbers are no classes.
 """
 
 import math
@@ -11,13 +11,14 @@ import stat
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pseudocore.core.errors import DataError, PseudocoreError
+from pseudocore.core.likelihood import Task
 from pseudocore.core.types import Dataset
 from pseudocore.data.limits import check_size
 from pseudocore.data.reading import Half, Layout, Raw, Reading
@@ -30,7 +31,7 @@ _SPELLINGS = (
 )
 
 
-_OPTIONAL = ("class_names", "layout")
+_OPTIONAL = ("class_names", "layout", "task")
 
 
 def is_npz(path: Path) -> bool:
@@ -65,6 +66,8 @@ def write_npz(path: Path, dataset: Dataset) -> None:
     arrays |= {f"test_{key}": value.numpy() for key, value in dataset.test._asdict().items()}
     if dataset.is_images:
         arrays["layout"] = np.array("NCHW")
+    if dataset.task == "regression":
+        arrays["task"] = np.array(dataset.task)
     if dataset.class_names:
         arrays["class_names"] = np.array(dataset.class_names)
     with writing(path):
@@ -85,13 +88,16 @@ def raw_of(arrays: Mapping[str, Any], where: str) -> Raw:
     layout = str(arrays["layout"]) if "layout" in arrays else None
     if layout not in (None, "NCHW", "NHWC"):
         raise _unfit(where, f"has an array 'layout' of {layout!r} beside it; use NCHW or NHWC")
+    task = str(arrays["task"]) if "task" in arrays else None
+    if task not in (None, *get_args(Task)):
+        raise _unfit(where, f"has an array 'task' of {task!r}; use one of {get_args(Task)}")
     names = tuple(map(str, np.atleast_1d(arrays["class_names"]))) if "class_names" in arrays else ()
     halves = [
         Half(arrays[x], arrays[y], f"{y} of {where}", f"{x} of {where}")
         for x, y in (keys[:2], keys[2:])
         if x in arrays
     ]
-    return Raw(tuple(halves), names, cast(Layout | None, layout))
+    return Raw(tuple(halves), names, cast(Layout | None, layout), task=cast(Task | None, task))
 
 
 def is_array(path: Path) -> bool:

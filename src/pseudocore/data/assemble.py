@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pseudocore.core.errors import DataError
+from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.types import Dataset, Examples
-from pseudocore.data import arrays, labels, tables
+from pseudocore.data import arrays, labels, tables, targets
 from pseudocore.data.reading import Layout, Raw, Reading, class_names
 from pseudocore.data.resize import resized
 from pseudocore.data.splits import TEST_FRACTION, split
@@ -24,12 +24,14 @@ def assemble(raw: Raw, name: str, reading: Reading) -> Dataset:
     """The data set that was read."""
     if "labels" not in raw.used:
         reading.refuse(("labels",), raw.halves[0].what, "it brings labels of its own")
-    y, num_classes, names, renumbered = labels.number(
-        [half.y for half in raw.halves],
-        raw.class_names,
-        [half.what_y for half in raw.halves],
-    )
-    notes = [*raw.notes, *([renumbered] if renumbered else [])]
+    names: tuple[str, ...] = ()
+    own, what_y = [half.y for half in raw.halves], [half.what_y for half in raw.halves]
+    task, said_of_y = targets.task_of(own, reading.task or raw.task)
+    if task == "regression":
+        y, num_classes = targets.numbers(own, what_y), 1
+    else:
+        y, num_classes, names, said_of_y = labels.number(own, raw.class_names, what_y)
+    notes = [*raw.notes, *([said_of_y] if said_of_y else [])]
     x: list[Any] = [
         half.x if isinstance(half.x, Rows) else arrays.as_array(half.x) for half in raw.halves
     ]
@@ -42,10 +44,12 @@ def assemble(raw: Raw, name: str, reading: Reading) -> Dataset:
             message = f"{where} has {num} inputs but {len(part)} labels"
             raise DataError(message, code="lengths-differ", where=where)
     if len(x) == 1:
-        places = [part.numpy() for part in split(y[0], TEST_FRACTION, reading.seed)]
+        strata = y[0] if task == "classification" else torch.zeros(len(y[0]), dtype=torch.int64)
+        places = [part.numpy() for part in split(strata, TEST_FRACTION, reading.seed)]
+        by_class = "by class " if task == "classification" else ""
         notes.append(
             f"{what[0]} has no test half: {len(places[1])} of {len(y[0])} examples are held out,"
-            f" chosen by class with seed {reading.seed}"
+            f" chosen {by_class}with seed {reading.seed}"
         )
         x = [x[0].take(p) if isinstance(x[0], Rows) else x[0][p] for p in places]
         y, what = [y[0][place] for place in places], what * 2
@@ -60,9 +64,10 @@ def assemble(raw: Raw, name: str, reading: Reading) -> Dataset:
         Examples(features[0], y[0]),
         Examples(features[1], y[1]),
         num_classes,
-        names or class_names(name, num_classes),
+        names if task == "regression" else names or class_names(name, num_classes),
         encoding,
         tuple(notes + said),
+        task=task,
     )
 
 
@@ -74,6 +79,10 @@ def adapted(data: Dataset, reading: Reading) -> Dataset:
     reading.refuse(("missing",), what, "it has no gaps")
     reading.refuse(("pixel_range", "layout"), what, "it is read already")
     reading.refuse(("seed",), what, "it has a test half")
+    if reading.task not in (None, data.task):
+        raise ConfigError(
+            f"{what} is for {data.task}, not {reading.task}", code="wrong-task", task=data.task
+        )
     if reading.resize is None:
         return data
     if not data.is_images:

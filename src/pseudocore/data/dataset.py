@@ -10,12 +10,14 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.likelihood import Task
 from pseudocore.core.types import Dataset
 from pseudocore.data import arrays, hugging_face, sources, table_files, torch_sets
 from pseudocore.data.assemble import adapted, assemble
-from pseudocore.data.frames import column_of, is_frame, library, table_of
+from pseudocore.data.frames import column_of, is_frame, is_ordered, library, table_of
 from pseudocore.data.reading import Half, Missing, Raw, Reading
 from pseudocore.data.tables import Rows, Table, take_target
+from pseudocore.data.targets import SUPPORTED, refuse_several
 
 
 def dataset(
@@ -31,6 +33,7 @@ def dataset(
     resize: int | None = None,
     pixel_range: tuple[float, float] | None = None,
     layout: Literal["NCHW", "NHWC"] | None = None,
+    task: Task | None = None,
     seed: int = 0,
 ) -> Dataset:
     """A data set of arrays, a frame, a torch or Hugging Face data set, a file or a name.
@@ -42,7 +45,8 @@ def dataset(
             `target` (pandas, Polars, Arrow), a torch `Dataset` or `DataLoader`, a Hugging Face
             data set, a scikit-learn Bunch, a mapping of arrays as an npz file holds, a tuple
             `(x, y)` or `(x, y, test_x, test_y)`, a path or a name.
-        y: Labels (n,): whole numbers or texts of any kind; or the name of the target column.
+        y: Labels (n,): whole numbers or texts of any kind; the numbers of a regression; or the name
+            of the target column.
         test: Test inputs and labels as a tuple, or the test half in the form of `x`. Defaults to
             the source's own, or else to a fifth of the training set.
         name: What to call it. Defaults to the source's own name.
@@ -55,6 +59,8 @@ def dataset(
         resize: Height and width to bring images to, from their centre square.
         pixel_range: Values of black and white in image arrays. By default recognised.
         layout: Where the channels of image arrays are. By default found from the shape.
+        task: "classification" or "regression". Defaults to regression where the targets hold
+            fractions; whole numbers are classes, counts too.
         seed: Decides which examples are held out where there is no test half.
 
     Returns:
@@ -71,6 +77,9 @@ def dataset(
     if pixel_range is not None and not pixel_range[0] < pixel_range[1]:
         message = f"pixel_range = {pixel_range!r} must be (black, white), the smaller first"
         raise ConfigError(message, code="out-of-range", option="pixel_range")
+    if task not in (None, *get_args(Task)):
+        message = f"task = {task!r} is not one of {', '.join(map(repr, get_args(Task)))}"
+        raise ConfigError(message, code="unknown-choice", option="task")
     reading = Reading(
         target=target,
         drop=columns(drop),
@@ -78,6 +87,7 @@ def dataset(
         resize=resize,
         pixel_range=pixel_range,
         layout=layout,
+        task=task,
         seed=seed,
     )
     if y is not None:
@@ -192,23 +202,42 @@ def _pair(x: Any, y: Any, reading: Reading, what: str) -> Raw:
     """Inputs and labels that come apart."""
     if is_frame(x):
         return _of_frame(x, y, reading, what)
-    return Raw((Half(arrays.as_array(x), _labels(y, what), f"the labels of {what}", what),))
+    return Raw(
+        (Half(arrays.as_array(x), _labels(y, what, reading), f"the labels of {what}", what),)
+    )
 
 
-def _labels(y: Any, what: str) -> Any:
+def _labels(y: Any, what: str, reading: Reading) -> Any:
     if library(y) in ("pandas", "polars"):
-        return column_of(y.iloc[:, 0] if is_frame(y) else y, what)
+        if is_frame(y) and y.shape[1] > 1:
+            refuse_several(np.empty(tuple(y.shape)), what)
+        column = y[y.columns[0]] if is_frame(y) else y
+        _refuse_ordinal(column, what, reading)
+        return column_of(column, what)
     return arrays.as_array(y)
+
+
+def _refuse_ordinal(column: Any, what: str, reading: Reading) -> None:
+    """Refuse the ordered categories of pandas, whose order no likelihood here would use."""
+    if reading.task is None and library(column) == "pandas" and is_ordered(column):
+        raise DataError(
+            f"the target of {what} holds ordered categories; ordinal targets are not supported:"
+            f" {SUPPORTED}. task = 'classification' ignores the order; their numbers with task ="
+            " 'regression' keep it",
+            code="ordinal-target",
+            where=what,
+        )
 
 
 def _of_frame(frame: Any, y: Any, reading: Reading, what: str) -> Raw:
     table = table_of(frame, what)
     if y is None:
         features, target = take_target(table, reading.target, reading.drop, what)
+        _refuse_ordinal(frame[reading.target], what, reading)
         return _rows(features, target, f"column {reading.target!r} of {what}", what)
     reading.refuse(("target",), what, "its labels come apart")
     features, target = take_target({**table, "": np.empty(0)}, "", reading.drop, what)
-    return _rows(features, _labels(y, what), f"the labels of {what}", what)
+    return _rows(features, _labels(y, what, reading), f"the labels of {what}", what)
 
 
 def _rows(table: Table, y: Any, what_y: str, what: str) -> Raw:
@@ -226,7 +255,7 @@ def _of_mapping(source: Mapping[str, Any], reading: Reading, what: str) -> Raw:
         values = arrays.as_array(x)
         if values.dtype.kind in "biuf":
             table = {str(name): values[:, i].astype(np.float64) for i, name in enumerate(names)}
-            raw = _rows(table, _labels(y, what), f"the target of {what}", what)
+            raw = _rows(table, _labels(y, what, reading), f"the target of {what}", what)
             return raw._replace(class_names=_class_names(source))
     return _pair(x, y, reading, what)._replace(class_names=_class_names(source))
 

@@ -22,6 +22,11 @@ def is_frame(value: Any) -> bool:
     return library(value) in ("pandas", "polars", "pyarrow") and hasattr(value, "columns")
 
 
+def is_ordered(column: Any) -> bool:
+    """Whether a column of pandas holds categories that have an order."""
+    return str(column.dtype) == "category" and bool(column.dtype.ordered)
+
+
 def table_of(frame: Any, what: str) -> Table:
     """The columns of a frame."""
     if library(frame) == "pyarrow":

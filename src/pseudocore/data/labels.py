@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import DataError
+from pseudocore.data.targets import refuse_several
 
 _MAX_DIGITS = 1000
 """Python refuses to make a number of many more."""
@@ -64,6 +65,7 @@ def _plain(labels: Any, what: str) -> np.ndarray:
     y: np.ndarray = np.asarray(labels)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
+    refuse_several(y, what)
     if y.ndim != 1 or y.dtype.kind not in "biufUSO":
         shape = f"{y.dtype} {y.shape}"
         raise _unfit(what, f"must be one label per example, a whole number or a text, not {shape}")
@@ -85,7 +87,7 @@ def _plain(labels: Any, what: str) -> np.ndarray:
             raise _unfit(
                 what,
                 f"holds values that are not whole numbers, such as {y[bad[0]]:g} in row"
-                f" {bad[0] + 1}; labels are classes, and regression is not supported",
+                f" {bad[0] + 1}, which are no classes; for numbers say task = 'regression'",
             )
     if y.dtype.kind in "fu" and len(y) and y.max() >= 2**63:
         raise _unfit(what, f"holds the label {y.max():g}, which is too large")
@@ -104,8 +106,8 @@ def _distinct(labels: np.ndarray, what: str) -> list[Any]:
     if len(values) > _MAX_DISTINCT and len(values) > len(labels) / 2:
         raise _unfit(
             what,
-            f"holds {len(values)} different values in {len(labels)} rows; labels are classes, and"
-            " regression is not supported",
+            f"holds {len(values)} different values in {len(labels)} rows, too many for classes; for"
+            " numbers say task = 'regression'",
         )
     if labels.dtype == object and all(map(_is_short_number, values)):
         return sorted(values, key=int)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.likelihood import Task
 from pseudocore.store.files import read_regular
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Reading:
     """Values of black and white in image arrays. By default recognised."""
     layout: Layout | None = None
     """Where the channels of image arrays are. By default found from the shape."""
+    task: Task | None = None
+    """What targets are. By default numbers where they hold fractions, else classes."""
     seed: int = 0
     """Decides which examples are held out where there is no test half."""
     lenient: bool = False
@@ -79,6 +82,8 @@ class Raw(NamedTuple):
     notes: tuple[str, ...] = ()
     used: tuple[str, ...] = ()
     """Options of `Reading` that the reader has carried out."""
+    task: Task | None = None
+    """What the source says that its targets are."""
 
 
 _NUMERALS = tuple("0123456789")

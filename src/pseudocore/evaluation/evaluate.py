@@ -8,14 +8,18 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pseudocore.core.likelihood import check_task
 from pseudocore.core.problem import Problem
+from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Inference, Predict, SelectsSettings
+from pseudocore.evaluation import regression
 from pseudocore.evaluation.fidelity import measure_seed
 from pseudocore.evaluation.landscape import Points, along
 from pseudocore.evaluation.metrics import Metrics, Spread, in_batches, measure, spreads
 from pseudocore.evaluation.names import DETAILS, format_metric, metric_title, num_digits
 from pseudocore.evaluation.published_metrics import published_scores
+from pseudocore.evaluation.regression import RegressionMetrics
 from pseudocore.evaluation.robustness import (
     Corrupted,
     corrupted_scores,
@@ -128,7 +132,7 @@ class Evaluation(Mapping[str, Any]):
 class _Seed(NamedTuple):
     """The results of one fresh network, or one set of chains."""
 
-    metrics: Metrics
+    metrics: Metrics | RegressionMetrics
     more: dict[str, float]
     corrupted: dict[tuple[str, int], Metrics]
     diagnosis: Diagnosis | None
@@ -146,13 +150,14 @@ def assess(
     coreset: Coreset,
     seeds: range,
     extras: Extras,
-    on_seed: Callable[[int, Metrics], None],
+    on_seed: Callable[[int, Metrics | RegressionMetrics], None],
 ) -> dict[str, Any]:
     """The measured entries of an `Evaluation`; None for what was not measured."""
     corrupted: Corrupted = {}
     if extras.severities:
         with stage("corrupt"):
             corrupted = corrupted_sets(problem.dataset, extras.severities, extras.num_robust)
+    check_task(inference, inferences.name_of(inference), problem.task)
     found: list[_Seed] = []
     for seed in seeds:
         found.append(_one(inference, problem, coreset, seed, extras, corrupted))
@@ -187,7 +192,7 @@ def _one(
         predict = inference.fit(problem, coreset, Rng(seed)("infer"))
     more: dict[str, float] = {}
     with stage("predict", problem.device):
-        metrics = measure(predict, in_batches(problem.data.test), problem.num_classes)
+        metrics = _metrics(predict, problem)
         if extras.published:
             more |= published_scores(predict, in_batches(problem.data.test))
         if extras.full is not None:
@@ -205,6 +210,14 @@ def _one(
         predict.selected_settings if isinstance(predict, SelectsSettings) else {}
     )
     return _Seed(metrics, more, by_corruption, *_chains(predict), chosen)
+
+
+def _metrics(predict: Predict, problem: Problem) -> Metrics | RegressionMetrics:
+    """On the test set."""
+    batches = in_batches(problem.data.test)
+    if problem.task == "regression":
+        return regression.measure(predict, batches)
+    return measure(predict, batches, problem.num_classes)
 
 
 def _chains(predict: Predict) -> tuple[Diagnosis | None, dict[str, Any]]:
@@ -234,7 +247,7 @@ def _corruption_table(
     return table
 
 
-def _pooled_reliability(found: Sequence[Metrics]) -> dict[str, list[Any]]:
+def _pooled_reliability(found: Sequence[Metrics | RegressionMetrics]) -> dict[str, list[Any]]:
     """Reliability over all seeds: bins of the same edges added up."""
     pooled: dict[str, list[Any]] = {"confidence": [], "accuracy": [], "count": []}
     for bins in zip(*(zip(*metrics.reliability, strict=True) for metrics in found), strict=True):
@@ -276,6 +289,6 @@ def _landscape(problem: Problem, coreset: Coreset, rng: Rng) -> dict[str, Any]:
 
 
 def _points(problem: Problem, coreset: Coreset, size: int = 500) -> Points:
-    y, weight = coreset.targets.to(problem.device), coreset.weight.to(problem.device)
+    y, weight = problem.targets_and_weight(coreset)
     parts = torch.split(torch.arange(len(coreset)), size)
     return lambda: ((problem.inputs(coreset.x[part]), y[part], weight[part]) for part in parts)

@@ -14,7 +14,8 @@ of a full-data fit and a coreset fit. Equal effort on both sides makes the two c
 against full data lies at the floor.
 
 For models whose parameters are identified (no hidden layer), $D_{KL}$ and $W_2$ between the
-Gaussians of the moments of both sides' draws are given too.
+Gaussians of the moments of both sides' draws are given too. Of a regression the measures are those
+of `evaluation/regression.py`.
 """
 
 import itertools
@@ -26,9 +27,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pseudocore.core.likelihood import Task
 from pseudocore.core.rng import Rng
 from pseudocore.evaluation.metrics import Spread
 from pseudocore.evaluation.names import format_metric, metric_title, num_digits
+from pseudocore.evaluation.regression import distances
+from pseudocore.evaluation.regression import nll as nll_of
 from pseudocore.evaluation.robustness import entropy
 from pseudocore.inference.full_posterior import FullPredictions
 from pseudocore.objectives.small_models import Gaussian, kl, wasserstein
@@ -147,11 +151,14 @@ class Fidelity(Mapping[str, Any]):
         return math.nan if found is None else found["mean"]
 
     def __repr__(self) -> str:
-        return (
-            f"Fidelity({self.inference} on {self.data}: KL {format_metric(self.kl, digits=4)}, TV"
-            f" {format_metric(self.tv)} to {self.reference}; floor {format_metric(self.floor_kl, digits=4)},"
-            f" {format_metric(self.floor_tv)})"
-        )
+        own = f"KL {format_metric(self.kl, digits=4)}"
+        floor = f"floor {format_metric(self.floor_kl, digits=4)}"
+        if PREFIX + "tv" in self.metrics:
+            own, floor = (
+                f"{own}, TV {format_metric(self.tv)}",
+                f"{floor}, {format_metric(self.floor_tv)}",
+            )
+        return f"Fidelity({self.inference} on {self.data}: {own} to {self.reference}; {floor})"
 
     def __getitem__(self, name: str) -> Any:
         return self.to_dict()[name]
@@ -174,8 +181,12 @@ def point_distances(full: Tensor, other: Tensor) -> dict[str, Tensor]:
     }
 
 
-def distance(full: Tensor, other: Tensor) -> dict[str, float]:
-    """The means of `point_distances`, and the rank correlation of the entropies."""
+def distance(full: Tensor, other: Tensor, task: Task = "classification") -> dict[str, float]:
+    """The means of `point_distances`, and the rank correlation of the entropies; of a regression
+    those between means and standard deviations (n, 2).
+    """
+    if task == "regression":
+        return {name: float(each.mean()) for name, each in distances(full, other).items()}
     means = {name: float(each.mean()) for name, each in point_distances(full, other).items()}
     return means | {"entropy_correlation": spearman(entropy(full), entropy(other))}
 
@@ -197,12 +208,14 @@ def measure_seed(
         y: Labels (n,), where there are some.
         draws: Thetas (draws, parameters), where parameters are identified.
     """
-    found = _mean_of([distance(one, own) for one in full.log_probs])
-    floor = _mean_of([distance(*pair) for pair in itertools.permutations(full.halves, 2)])
+    task = full.task
+    found = _mean_of([distance(one, own, task) for one in full.log_probs])
+    floor = _mean_of([distance(*pair, task) for pair in itertools.permutations(full.halves, 2)])
     if y is not None:
-        nll = [float(_nll(one, y).mean()) for one in (own, *full.log_probs)]
+        nll = [float(nll_of(one, y, task).mean()) for one in (own, *full.log_probs)]
         found["nll_gap"] = nll[0] - sum(nll[1:]) / len(nll[1:])
-        pairs = itertools.combinations([float(_nll(one, y).mean()) for one in full.halves], 2)
+        each = [float(nll_of(one, y, task).mean()) for one in full.halves]
+        pairs = itertools.combinations(each, 2)
         gaps = [abs(one - other) for one, other in pairs]
         floor |= {"nll_gap": sum(gaps) / len(gaps)} if gaps else {}
     if draws is not None:
@@ -233,10 +246,12 @@ def intervals(
     full: FullPredictions, own: Sequence[Tensor], y: Tensor | None, rng: Rng
 ) -> dict[str, list[float]]:
     """Bootstrap intervals of KL and NLL gap over inputs, both averaged over fits."""
-    each = [point_distances(one, other)["kl"] for one in full.log_probs for other in own]
+    task = full.task
+    between = distances if task == "regression" else point_distances
+    each = [between(one, other)["kl"] for one in full.log_probs for other in own]
     found = {"kl": bootstrap(torch.stack(each).mean(0), rng("kl"))}
     if y is not None:
-        gap = _mean_nll(own, y) - _mean_nll(full.log_probs, y)
+        gap = _mean_nll(own, y, task) - _mean_nll(full.log_probs, y, task)
         found["nll_gap"] = bootstrap(gap, rng("nll_gap"))
     return {name: list(ends) for name, ends in found.items()}
 
@@ -271,13 +286,9 @@ def _expected_log_ratio(p: Tensor, q: Tensor) -> Tensor:
     return terms.sum(1).clamp_min(0)
 
 
-def _nll(log_probs: Tensor, y: Tensor) -> Tensor:
-    return -log_probs.gather(1, y.unsqueeze(1)).squeeze(1)
-
-
-def _mean_nll(several: Sequence[Tensor], y: Tensor) -> Tensor:
+def _mean_nll(several: Sequence[Tensor], y: Tensor, task: Task) -> Tensor:
     """Of each input, over fits."""
-    return torch.stack([_nll(one, y) for one in several]).mean(0)
+    return torch.stack([nll_of(one, y, task) for one in several]).mean(0)
 
 
 def _ranks(values: Tensor) -> Tensor:

@@ -11,6 +11,13 @@ _MAIN: dict[str, tuple[str, Callable[..., Any]]] = {
     "ece": ("ECE", min),
     "brier": ("Brier", min),
 }
+_REGRESSION: dict[str, tuple[str, Callable[..., Any]]] = {
+    "rmse": ("RMSE", min),
+    "crps": ("CRPS", min),
+    "width_90": ("90 % width", min),
+}
+_COVERAGE = {"coverage_50": "50 % coverage", "coverage_90": "90 % coverage"}
+"""Best at their own level: neither direction is better."""
 _CALIBRATION = {"adaptive_ece": ("adaptive ECE", min), "classwise_ece": ("class-wise ECE", min)}
 _CORRUPTED = {
     f"corrupted_{name}": (f"corrupted {title}", better) for name, (title, better) in _MAIN.items()
@@ -36,14 +43,24 @@ _FIDELITY_DETAILS = {
     "fidelity_nll_gap": ("NLL gap to full", min),
     "fidelity_parameter_kl": ("parameter KL to full", min),
     "fidelity_parameter_w2": ("parameter W2 to full", min),
+    "fidelity_w2": ("W2 to full", min),
 }
-_ALL = _MAIN | _FIDELITY | _FIDELITY_DETAILS | _CALIBRATION | _CORRUPTED | _PUBLISHED | _FOREIGN
+_ALL = (
+    _MAIN
+    | _REGRESSION
+    | _FIDELITY
+    | _FIDELITY_DETAILS
+    | _CALIBRATION
+    | _CORRUPTED
+    | _PUBLISHED
+    | _FOREIGN
+)
 _FLOORS = {
     name.replace("fidelity_", "fidelity_floor_"): f"floor of {title}"
     for name, (title, _) in (_FIDELITY | _FIDELITY_DETAILS).items()
 }
 
-TITLES = {name: title for name, (title, _) in _ALL.items()} | _FLOORS
+TITLES = {name: title for name, (title, _) in _ALL.items()} | _COVERAGE | _FLOORS
 """In the order of columns."""
 
 DIRECTIONS = {name: better for name, (_, better) in _ALL.items()}

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pseudocore.core.config import Count, Positive, Range, Whole
 from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
@@ -21,6 +22,7 @@ from pseudocore.inference.choose import COLD, FACTORS, Setting, by_split
 from pseudocore.inference.density import Prior, rewrap
 from pseudocore.inference.draws import Draws, MemoryDraws
 from pseudocore.inference.draws_posterior import DrawsPosterior
+from pseudocore.inference.regression import posterior_of_draws
 from pseudocore.runtime.loop import Checkpoints, drive
 
 
@@ -30,6 +32,8 @@ class ChainSampler(ABC):
 
     The state of a sampler holds `theta` (chains, parameters), and its info numbers (chains,).
     """
+
+    tasks = BOTH
 
     num_draws: Count = 40
     """Draws kept of each chain."""
@@ -102,8 +106,8 @@ class ChainSampler(ABC):
         """What the sampler measures parameters in. Defaults to what the network has them in."""
         return None
 
-    def fitted_to(self, coreset: Coreset) -> Self:
-        """The sampler with defaults that depend on the coreset written out."""
+    def fitted_to(self, problem: Problem, coreset: Coreset) -> Self:
+        """The sampler with defaults that depend on problem and coreset written out."""
         return self
 
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> DrawsPosterior:
@@ -116,7 +120,7 @@ class ChainSampler(ABC):
         if candidates := self.candidates(problem, coreset):
             return by_split(self, candidates, problem, coreset, rng, **options)
         log_density, units = self.log_density(problem, coreset, rng), self.units(problem)
-        sampler = self.fitted_to(coreset)
+        sampler = self.fitted_to(problem, coreset)
         return run_chains(sampler, log_density, problem, coreset, rng, units=units, **options)
 
 
@@ -190,7 +194,7 @@ def run_chains(
         )
     if (complaint := sampler.advice(kept)) is not None:
         raise RunError(complaint, code="draws-unusable")
-    return DrawsPosterior(problem, kept, coreset)
+    return posterior_of_draws(problem, kept, coreset)
 
 
 def _start(sampler: ChainSampler, problem: Problem, rng: Rng) -> Tensor:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.mixture import Mixture
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Predict
@@ -111,6 +112,9 @@ def outside(problem: Problem, coreset: Coreset, rng: Rng, num: int = MAX_HELD_OU
 def mean_log_likelihood(predict: Predict, problem: Problem, index: Tensor) -> float:
     """Mean over some training points of log p(y | x)."""
     x, y = problem.data.train.x, problem.data.train.y
+    if problem.task == "regression":
+        mean, sd = predict(x[index]).cpu().double().unbind(1)
+        return float(Mixture(mean[:, None], sd[:, None]).log_prob(y[index, 0].double()).mean())
     total = sum(
         float(label_log_likelihood(predict(x[part]).cpu().double(), y[part]).sum())
         for part in torch.split(index, _BATCH)

@@ -119,7 +119,10 @@ def diagnose(posterior: "DrawsPosterior", rng: Rng = Rng(0)) -> Diagnosis:  # no
     probes = rng("probes").permutation(len(points.y))[:NUM_PROBES]
     x, y = points.x[probes], points.y[probes]
     num_draws, (num_chains, num_parameters) = len(draws), draws[0].shape
-    at_labels = [each.cpu().exp().gather(1, y[:, None])[:, 0] for each in posterior.each(x)]
+    if problem.task == "regression":
+        at_labels = [each.cpu()[:, 0] for each in posterior.each(x)]
+    else:
+        at_labels = [each.cpu().exp().gather(1, y[:, None])[:, 0] for each in posterior.each(x)]
     directions = rng("projections").normal(
         num_parameters, NUM_PROJECTIONS, device=draws[0].device, dtype=draws[0].dtype
     )

@@ -85,7 +85,11 @@ class DrawsPosterior(Posterior):
             for chain in (index % num_chains for index in group):
                 with self.problem.fast() if self._reduced_precision else nullcontext():
                     logits = self.problem.model.logits(thetas[chain], inputs, statistics[chain])
-                yield logits.to(self.problem.dtype).log_softmax(1)
+                yield self._predicted(logits.to(self.problem.dtype))
+
+    def _predicted(self, outputs: Tensor) -> Tensor:
+        """Outputs of a network (n, classes) as log-probabilities."""
+        return outputs.log_softmax(1)
 
     @cached_property
     def _num_chains(self) -> int:

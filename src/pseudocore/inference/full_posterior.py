@@ -14,12 +14,13 @@ from torch import Tensor
 
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.likelihood import Task, check_task
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Inference, Predict
-from pseudocore.inference.draws_posterior import DrawsPosterior
 from pseudocore.inference.posterior import Posterior
+from pseudocore.inference.regression import posterior_of_draws
 
 MAX_PREDICTIONS = 100_000
 """Training points whose predictions are stored where there are no draws to make them of."""
@@ -32,7 +33,8 @@ class Fit(NamedTuple):
     """One fit to all data."""
 
     thetas: Tensor | None  # (draws, parameters); None where there are no draws
-    log_probs: dict[str, Tensor]  # predictions (n, classes) by digest of the inputs
+    log_probs: dict[str, Tensor]
+    """Predictions (n, classes) by digest of the inputs; of a regression mean and sd, (n, 2)."""
 
 
 class FullPredictions(NamedTuple):
@@ -45,6 +47,7 @@ class FullPredictions(NamedTuple):
     """
     halves: Sequence[Tensor]  # predictions behind that floor
     draws: Sequence[Tensor | None] = ()  # thetas (draws, parameters) where they are identified
+    task: Task = "classification"  # of a regression predictions are means and sds, (n, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,16 +104,16 @@ class FullPosterior:
 
     def predictions(self, raw: Tensor) -> FullPredictions:
         """What `evaluation.fidelity` measures against."""
-        log_probs = self.log_probs(raw)
+        log_probs, task = self.log_probs(raw), self.problem.task
         is_identified = self.problem.model.describe().get("name") == "linear"
         draws = [fit.thetas for fit in self.fits] if is_identified else []
         if len(log_probs) > 1:
-            return FullPredictions(log_probs, "fits", log_probs, draws)
+            return FullPredictions(log_probs, "fits", log_probs, draws, task)
         thetas = self.fits[0].thetas
         if thetas is None or len(thetas) < 2:
-            return FullPredictions(log_probs, "", [], draws)
+            return FullPredictions(log_probs, "", [], draws, task)
         halves = [predicted(self._of_draws(part), raw).double() for part in thetas.tensor_split(2)]
-        return FullPredictions(log_probs, "halves", halves, draws)
+        return FullPredictions(log_probs, "halves", halves, draws, task)
 
     def _predicted(self, number: int, raw: Tensor, key: str) -> Tensor:
         fit = self.fits[number]
@@ -127,11 +130,12 @@ class FullPosterior:
 
     def _of_draws(self, thetas: Tensor) -> Predict:
         thetas = thetas.to(self.problem.device, self.problem.dtype)
-        return DrawsPosterior(self.problem, thetas, _every(self.problem))
+        return posterior_of_draws(self.problem, thetas, _every(self.problem))
 
 
 def fit_all(made: Inference, problem: Problem, rng: Rng) -> Any:
     """The inference fitted to every training point with weight 1."""
+    check_task(made, inferences.name_of(made), problem.task)
     return made.fit(problem, _every(problem), rng)
 
 
@@ -219,7 +223,8 @@ def from_stored(
         thetas = tensors.get(f"thetas.{number}")
         fits.append(Fit(thetas, known))
         shapes = {value.shape[1:] for value in known.values()}
-        if shapes != {(problem.num_classes,)} or (
+        width = 2 if problem.task == "regression" else problem.num_classes
+        if shapes != {(width,)} or (
             thetas is not None and thetas.shape[1:] != (problem.model.num_parameters,)
         ):
             return None

@@ -37,7 +37,7 @@ class StochasticSampler(ChainSampler):
     """Gradient steps between draws."""
     step_size: Annotated[float | None, Range(above=0)] = None
     """Step size on the summed log-posterior. Defaults to .02 over the coreset's total weight for
-    sgld, to .1 over its root for sghmc and a-sghmc.
+    sgld, to .1 over its root for sghmc and a-sghmc; of a regression, over the squared noise.
     """
 
     relative_step_size: ClassVar[float]
@@ -59,8 +59,11 @@ class StochasticSampler(ChainSampler):
         prior = density.log_prior(problem, self.prior, self.prior_scale, len(coreset))
         return density.estimated(problem, coreset, prior, self.points_per_step(coreset))
 
-    def fitted_to(self, coreset: Coreset) -> Self:
-        usual = self.relative_step_size / float(coreset.weight.sum()) ** self.weight_power
+    def fitted_to(self, problem: Problem, coreset: Coreset) -> Self:
+        total = float(coreset.weight.sum())
+        if problem.task == "regression":
+            total /= problem.gaussian.relative_noise**2
+        usual = self.relative_step_size / total**self.weight_power
         return replace(self, step_size=self.step_size or usual)
 
     def on_divergence(self) -> str:

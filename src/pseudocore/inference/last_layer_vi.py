@@ -31,15 +31,16 @@ from torch import Tensor
 
 from pseudocore.core.config import Count, Positive, Range
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.inference import left_out
+from pseudocore.inference import left_out, regression_head
 from pseudocore.inference.choose import outside
 from pseudocore.inference.evidence import best_gaussian
 from pseudocore.inference.left_out import Likelihood, Points
-from pseudocore.inference.posterior import GaussianPosterior
+from pseudocore.inference.posterior import GaussianPosterior, Posterior
 from pseudocore.objectives import last_layer_gaussian as gaussian
 from pseudocore.objectives.last_layer_gaussian import mean_squared_error
 from pseudocore.objectives.multiformation import decoded
@@ -63,6 +64,8 @@ OptionalPositive = Annotated[float | None, Range(above=0)]
 @dataclass(frozen=True, kw_only=True)
 class LastLayerVI(FitSettings):
     """Trained features under an exact Gaussian last layer."""
+
+    tasks = BOTH
 
     batch_size: Count = 512
     step_size: Positive = 3e-4
@@ -94,7 +97,9 @@ class LastLayerVI(FitSettings):
     marginal likelihood of the gaussian one, in place of stored ones.
     """
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> GaussianPosterior:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Posterior:
+        if problem.task == "regression":
+            return self._regression(problem, coreset, rng)
         likelihood, theta = self._likelihood(problem, coreset), _initial(problem, rng)
         known = self._known(coreset, likelihood)
         points, statistics = _points(problem, coreset, theta, rng("statistics"))
@@ -129,6 +134,30 @@ class LastLayerVI(FitSettings):
             heads=lambda num, rng: scale * gaussian.draw(posterior, num, rng),
             selected_settings=fitted,
         )
+
+    def _regression(self, problem: Problem, coreset: Coreset, rng: Rng) -> Posterior:
+        """Trained features under the exact posterior of a linear regression, with the problem's own
+        noise and prior.
+        """
+        own = ("logit_scale", "prior_variance", "ridge", "intercept")
+        given = [name for name in own if getattr(self, name) is not None]
+        given += ["likelihood"] if self.likelihood == "categorical" else []
+        given += ["choose_prior"] if self.choose_prior == "marginal" else []
+        if given:
+            raise ConfigError(
+                f"{' and '.join(given)} of last-layer-vi have no effect on a regression, whose prior"
+                " and noise are the problem's (prior_scale, target_noise); leave them out",
+                code="unused-option",
+                options=given,
+            )
+        theta = _initial(problem, rng)
+        if not is_linear(problem):
+            y = problem.targets(coreset.targets)
+            theta = self._train(problem, coreset, y, theta, rng)
+        points, statistics = _points(problem, coreset, theta, rng("statistics"))
+        with torch.no_grad():
+            head = regression_head.fit(problem, points.features, points.y, points.weight)
+        return regression_head.posterior(problem, theta, statistics, head)
 
     def settings(self, problem: Problem, coreset: Coreset, rng: Rng) -> dict[str, float]:
         """What to store with a coreset that brings no settings: those that fit the labels of
@@ -213,6 +242,8 @@ def calibrated(problem: Problem, coreset: Coreset, rng: Rng) -> Coreset:
     """With the settings of its last layer in its provenance, where no method put any there and its
     targets are labels.
     """
+    if problem.task == "regression":
+        return coreset
     if coreset.targets is not coreset.y or "logit_scale" in coreset.learned:
         return coreset
     shown = decoded(problem, coreset) if coreset.is_encoded else coreset
@@ -252,8 +283,10 @@ def _points(
     with torch.no_grad():
         statistics = problem.model.statistics(theta, problem.inputs(some)) or None
     features = _features(problem, theta, coreset.x, statistics)
-    targets = coreset.targets.to(problem.device)
+    targets = problem.targets(coreset.targets)
     weight = coreset.weight.to(features)
+    if problem.task == "regression":
+        return Points(features, targets.to(features), targets.to(features), weight), statistics
     if coreset.is_soft:
         return Points(features, coreset.y.to(features), targets.to(features), weight), statistics
     return Points(features, _one_hot(targets, problem), targets, weight), statistics

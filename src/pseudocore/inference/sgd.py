@@ -25,11 +25,13 @@ from torch import Tensor
 
 from pseudocore.core.config import Count, Fraction, NonNegative, Positive, Range
 from pseudocore.core.errors import ConfigError
-from pseudocore.core.problem import Problem, label_log_likelihood
+from pseudocore.core.likelihood import BOTH
+from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
 from pseudocore.inference.draws_posterior import DrawsPosterior
+from pseudocore.inference.regression import posterior_of_draws
 from pseudocore.runtime import autodiff
 from pseudocore.training.cutmix import mixed
 from pseudocore.training.loop import FitSettings, random_batch, train
@@ -44,6 +46,8 @@ class SGDMoments(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class PlainTraining(FitSettings):
     """How one network is trained, or each of an ensemble."""
+
+    tasks = BOTH
 
     step_size: Positive = 0.01
     """Initial step size."""
@@ -86,12 +90,14 @@ class PlainTraining(FitSettings):
         theta = problem.model.init(rng("theta"), num=num, **options)
 
         is_map, total = self.regulariser == "prior", float(coreset.weight.sum())
+        # Of a regression the squared noise times that: step sizes are for half the squared error.
+        unit = problem.gaussian.relative_noise**2 if problem.task == "regression" else 1.0
 
         def loss(theta: Tensor, rng: Rng) -> Tensor:
             value = log_density(theta, rng)
             if is_map:
                 value = value + problem.log_prior(theta, normalised=False) / total
-            return -value.sum()  # over networks, whose gradients do not interact
+            return -unit * value.sum()  # over networks, whose gradients do not interact
 
         def gradient(theta: Tensor, _: Tensor, rng: Rng) -> tuple[Tensor, None]:
             return autodiff.grad(lambda theta: loss(theta, rng))(theta), None
@@ -144,9 +150,9 @@ class SGD(PlainTraining):
                 kept.append(theta.cpu().unsqueeze(0).clone())  # there may be hundreds
 
         theta = self.train(problem, coreset, rng, on_step=keep).unsqueeze(0)
-        posterior = DrawsPosterior(problem, theta, coreset)
+        posterior = posterior_of_draws(problem, theta, coreset)
         posterior.earlier = tuple(
-            DrawsPosterior(problem, one, coreset, reduced_precision=True) for one in kept
+            posterior_of_draws(problem, one, coreset, reduced_precision=True) for one in kept
         )
         return posterior
 
@@ -164,7 +170,7 @@ class Ensemble(PlainTraining):
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> DrawsPosterior:
         num = self.num_members if self.num_members > 1 else None  # one is trained as by sgd
         theta = self.train(problem, coreset, rng, num=num)
-        return DrawsPosterior(problem, theta.view(self.num_members, -1), coreset)
+        return posterior_of_draws(problem, theta.view(self.num_members, -1), coreset)
 
 
 def _mean_log_likelihood(
@@ -173,23 +179,22 @@ def _mean_log_likelihood(
     """Weighted mean log-likelihood on the coreset, estimated on a random batch when it is larger
     than one; on mixed images with probability `cutmix`.
     """
-    x, y = problem.inputs(coreset.x), coreset.targets.to(problem.device)
-    y = y.to(problem.dtype) if y.is_floating_point() else y
+    x, y = problem.inputs(coreset.x), problem.targets(coreset.targets)
     weight = (coreset.weight / coreset.weight.mean()).to(problem.device, problem.dtype)
 
-    def log_probs(theta: Tensor, inputs: Tensor) -> Tensor:
+    def outputs(theta: Tensor, inputs: Tensor) -> Tensor:
         with problem.fast():
             logits = problem.model.logits(theta, inputs)
-        return logits.to(theta.dtype).log_softmax(-1)
+        return logits.to(theta.dtype)
 
     def log_density(theta: Tensor, rng: Rng) -> Tensor:
         inputs, labels, weights = random_batch(problem, batch_size, rng, x, y, weight)
         if cutmix == 0:
-            return (weights * label_log_likelihood(log_probs(theta, inputs), labels)).mean(-1)
+            return (weights * problem.likelihood.log_prob(outputs(theta, inputs), labels)).mean(-1)
         mix = mixed(inputs, cutmix, rng("cutmix"))
-        predicted = log_probs(theta, mix.x)
+        predicted = outputs(theta, mix.x)
         own, other = (
-            weights[which] * label_log_likelihood(predicted, labels[which])
+            weights[which] * problem.likelihood.log_prob(predicted, labels[which])
             for which in (slice(None), mix.partner)
         )
         return torch.lerp(own, other, mix.share).mean(-1)

@@ -12,6 +12,7 @@ from torch import Tensor
 from pseudocore.assembly import Data, described
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.likelihood import check_task
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
@@ -151,6 +152,7 @@ def fit_and_measure(
     full: FullPredictions,
 ) -> Measured:
     """Fit to the coreset and compare its predictions with the full data's."""
+    check_task(fitted, inferences.name_of(fitted), problem.task)
     with stage("infer", problem.device):
         predict = fitted.fit(problem, coreset, Rng(seed)("infer"))
     with stage("predict", problem.device):

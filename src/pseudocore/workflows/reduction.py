@@ -12,6 +12,7 @@ from pseudocore.assembly.presets import read as read_preset
 from pseudocore.core import config
 from pseudocore.core.budget import PER_CLASS, Budget, with_budget
 from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.likelihood import check_task
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -91,6 +92,9 @@ def resolved(reduction: Reduction, problem: Problem) -> Reduction:
     config.toml keeps it; its budget and its experts are checked.
     """
     method, setup = reduction.method, reduction.setup
+    check_task(method, methods.name_of(method), problem.task)
+    if problem.task == "regression":
+        setup = replace(setup, task="regression", target_noise=problem.gaussian.noise)
     if isinstance(method, Budget):
         method.check(problem)
         if method.per_class is method.points is method.fraction is None:

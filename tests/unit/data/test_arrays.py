@@ -118,10 +118,14 @@ def test_labels_of_many_types_are_understood(
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (np.array([0, 0.5, 1, 1]), "not whole numbers"),
         (np.array([0, np.nan, 1, 1]), r"has no label in row 2 \(1 in all\)"),
         (np.array([0, np.inf, 1, 1]), "not whole numbers, such as inf in row 2"),
-        (np.eye(4), r"must be one label per example, .* not float64 \(4, 4\)"),
+        (np.array([0, 0.5, np.inf, 1]), r"has no finite target in row 3 \(1 in all\)"),
+        (np.eye(4), "holds 4 columns; .* one class or one number per example is supported"),
+        (
+            np.eye(4).reshape(4, 4, 1, 1),
+            r"must be one label per example, .* not float64 \(4, 4, 1, 1\)",
+        ),
         (np.array([5, 6, 5, 6]), "test_y|yt of .* has the label 0, which no training example has"),
         (np.array([0, 1, 1]), "4 inputs but 3 labels"),
         (np.array([0, 1, 2**64, 1], dtype=np.float64), "too large"),

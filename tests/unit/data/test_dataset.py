@@ -261,7 +261,9 @@ def no_pairs() -> Any:
 
 REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "fractions": (
-        lambda: pseudocore.dataset(X, X[:, 0]), "unfit-labels", "regression is not supported"
+        lambda: pseudocore.dataset(X, X[:, 0], task="classification"),
+        "unfit-labels",
+        "for numbers say task = 'regression'",
     ),
     "many labels": (
         lambda: pseudocore.dataset(X, np.arange(40)),

@@ -138,7 +138,7 @@ CSV: dict[str, tuple[str, str, str]] = {
         "too-many-values",
         "holds '12m' in row 123 where most rows hold numbers",
     ),
-    "fractions as labels": ("a,y\n1,0.5\n2,1\n", "unfit-labels", "such as 0.5 in row 1"),
+    "infinite target": ("a,y\n1,0.5\n2,inf\n3,1\n", "unfit-targets", "no finite target in row 2"),
 }  # fmt: skip
 
 

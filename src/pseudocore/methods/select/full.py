@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -14,6 +15,8 @@ from pseudocore.core.types import Coreset
 @dataclass(frozen=True, kw_only=True)
 class Full:
     """Every training point, weight 1."""
+
+    tasks = BOTH
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         return problem.subset(torch.arange(problem.num_train))

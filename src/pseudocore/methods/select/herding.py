@@ -18,6 +18,7 @@ Deviations:
 from dataclasses import dataclass
 from functools import partial
 
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -33,6 +34,8 @@ from pseudocore.training.pretrain import Pretraining, Space, extract_last_layer,
 @dataclass(frozen=True, kw_only=True)
 class Herding(Pretraining, SelectorSettings):
     """Points of each class whose mean follows the class mean."""
+
+    tasks = BOTH
 
     space: Space = "inputs"
     """What means are taken of: network inputs, or last-layer features of a pre-trained network."""

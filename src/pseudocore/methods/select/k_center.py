@@ -18,6 +18,7 @@ Deviations:
 from dataclasses import dataclass
 from functools import partial
 
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -31,6 +32,8 @@ from pseudocore.training.pretrain import Pretraining, Space, extract_last_layer,
 @dataclass(frozen=True, kw_only=True)
 class KCenter(Pretraining, SelectorSettings):
     """Points of each class such that none of it is far from all of them."""
+
+    tasks = BOTH
 
     space: Space = "inputs"
     """What is compared: network inputs, or last-layer features of a pre-trained network."""

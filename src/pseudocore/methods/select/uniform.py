@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -18,6 +19,8 @@ from pseudocore.selection.budgets import Group, SelectorSettings, choose
 @dataclass(frozen=True, kw_only=True)
 class Uniform(SelectorSettings):
     """Class-balanced random subset."""
+
+    tasks = BOTH
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         def rule(group: Group) -> Tensor:
