@@ -50,6 +50,8 @@ class Row(NamedTuple):
     metrics: dict[str, Estimate]
     cost: dict[str, Estimate] = {}  # noqa: RUF012  never written to
     """Seconds of each stage: of a reduction, and of an evaluation for each of its seeds."""
+    settings: Mapping[str, Any] = {}
+    """Everything that was set, flat."""
 
 
 def comparison(records: Sequence[Record]) -> list[Row]:
@@ -58,9 +60,9 @@ def comparison(records: Sequence[Record]) -> list[Row]:
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(repr(sorted(_settings(*record).items())), []).append(record)
+        groups.setdefault(repr(sorted(settings(*record).items())), []).append(record)
     rows = [_row(group) for group in groups.values()]
-    texts = variants([row[:4] for row in rows], [_settings(*group[0]) for group in groups.values()])
+    texts = variants([row[:4] for row in rows], [settings(*group[0]) for group in groups.values()])
     rows = [row._replace(variant=text) for row, text in zip(rows, texts, strict=True)]
     methods = list(dict.fromkeys(row.method for row in rows))
     return sorted(
@@ -76,15 +78,15 @@ def look(config: Mapping[str, Any]) -> tuple[str, str, int | Literal["all"] | No
     return method, str(_mapping(config.get("setup")).get("data", "unknown")), budget  # type: ignore[return-value]
 
 
-def variants(looks: Sequence[Hashable], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def variants(looks: Sequence[Hashable], configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """For each of several flat settings, the ones by which it differs from others of the same look:
     `image_lr=0.01`.
     """
     texts = []
-    for own_look, own in zip(looks, settings, strict=True):
+    for own_look, own in zip(looks, configs, strict=True):
         alike = [
             other
-            for other_look, other in zip(looks, settings, strict=True)
+            for other_look, other in zip(looks, configs, strict=True)
             if other_look == own_look
         ]
         names = sorted({name for other in alike for name in other})
@@ -94,6 +96,14 @@ def variants(looks: Sequence[Hashable], settings: Sequence[Mapping[str, Any]]) -
             ", ".join(f"{_short_name(name, names)}={_value(own.get(name))}" for name in differing)
         )
     return texts
+
+
+def settings(config: Mapping[str, Any], evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that makes a measurement what it is, except seeds."""
+    own = flat({name: value for name, value in config.items() if name != "seed"})
+    words = ("options", "model", "data", "setup", "robust", "ood", "on", "against")
+    how = flat({name: evaluation[name] for name in words if name in evaluation}, "inference.")
+    return own | {"inference": evaluation.get("inference")} | how
 
 
 def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -167,14 +177,6 @@ def markdown(rows: Sequence[Row]) -> str:
     return _aligned(table, num_left=len(words))
 
 
-def _settings(config: Mapping[str, Any], evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that makes a measurement what it is, except seeds."""
-    own = flat({name: value for name, value in config.items() if name != "seed"})
-    words = ("options", "model", "data", "setup", "robust", "ood", "on", "against")
-    how = flat({name: evaluation[name] for name in words if name in evaluation}, "inference.")
-    return own | {"inference": evaluation.get("inference")} | how
-
-
 def _row(group: Sequence[Record]) -> Row:
     measurements: dict[tuple[str, str], Mapping[str, Any]] = {}
     for config, evaluation in group:
@@ -199,7 +201,16 @@ def _row(group: Sequence[Record]) -> Row:
     metrics = {name: _estimate(column) for name, column in values.items()}
     inference = str(group[0][1].get("inference", "unknown"))
     return Row(
-        method, data, per_class, inference, "", num_runs, len(measurements), metrics, _costs(group)
+        method,
+        data,
+        per_class,
+        inference,
+        "",
+        num_runs,
+        len(measurements),
+        metrics,
+        _costs(group),
+        settings(*group[0]),
     )
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pseudocore.evaluation.names import format_metric, metric_title, num_digits
-from pseudocore.evaluation.tables import Record, Row, look
+from pseudocore.evaluation.tables import Record, Row, flat, look, settings, variants
 from pseudocore.report import svg
 from pseudocore.report.evaluation_figures import corruptions
+from pseudocore.report.gap_figure import named
 from pseudocore.report.values import estimate, finite_values
 
 if TYPE_CHECKING:
@@ -23,11 +24,12 @@ def of_comparison(
     records: Sequence[Record],
     staged: Sequence[Record],
     colour_of: Mapping[str, str],
+    bars_of: Sequence[str] = ("accuracy", "nll"),
 ) -> list[svg.Image]:
     """Figures that compare the rows of a table, evaluations, and class-incremental results."""
     charts = [
         bars(rows, name, colour_of)
-        for name in ("accuracy", "nll")
+        for name in bars_of
         if len(rows) > 1 and any(name in row.metrics for row in rows)
     ]
     found = (
@@ -82,28 +84,39 @@ def row_labels(rows: Sequence[Row]) -> list[str]:
         budget = f"{row.per_class} per class" if type(row.per_class) is int else row.per_class
         details.append((row.data, budget, row.inference, row.variant))
     differs = [len(set(column)) > 1 for column in zip(*details, strict=True)]
-    labels = []
-    for row, parts in zip(rows, details, strict=True):
-        rest = " · ".join(
-            str(part) for part, shown in zip(parts, differs, strict=True) if shown and part
-        )
-        labels.append("\n".join(svg.plain_text(text, 34) for text in (row.method, rest) if text))
-    return labels
+    rests = [
+        " · ".join(str(part) for part, shown in zip(parts, differs, strict=True) if shown and part)
+        for parts in details
+    ]
+    alike: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        alike.setdefault(row.method, []).append(place)
+    for places in alike.values():
+        cut = svg.labels([rests[place] for place in places], 26)
+        for place, text in zip(places, cut, strict=True):
+            rests[place] = text if rests[place] else ""
+    return [
+        "\n".join(text for text in (svg.plain_text(row.method, 34), rest) if text)
+        for row, rest in zip(rows, rests, strict=True)
+    ]
 
 
 def _radar(records: Sequence[Record], colour_of: Mapping[str, str]) -> svg.Image | None:
     """Accuracy under each corruption, a spoke each, of two or more evaluations."""
-    found: dict[str, dict[str, float]] = {}
+    records = [record for record in records if len(corruptions(record[1])) > 2]
+    values: dict[str, dict[str, list[float]]] = {}
     method_of: dict[str, str] = {}
-    for config, evaluation in records:
-        table = corruptions(evaluation)
-        if len(table) > 2:
-            name = _name(config, evaluation)
-            means = {kind: statistics.fmean(row.values()) for kind, row in table.items()}
-            found.setdefault(name, means)
-            method_of[name] = look(config)[0]
-    if not 2 <= len(found) <= svg.MAX_SERIES:
+    for name, (config, evaluation) in zip(_names(records), records, strict=True):
+        own = values.setdefault(name, {})
+        for kind, row in corruptions(evaluation).items():
+            own.setdefault(kind, []).append(statistics.fmean(row.values()))
+        method_of[name] = look(config)[0]
+    if not 2 <= len(values) <= svg.MAX_SERIES:
         return None
+    found = {
+        name: {kind: statistics.fmean(means) for kind, means in own.items()}
+        for name, own in values.items()
+    }
     colour = _distinct(method_of, colour_of)
 
     def paint(figure: "Figure") -> None:
@@ -135,13 +148,13 @@ def _architectures(records: Sequence[Record], colour_of: Mapping[str, str]) -> s
     """Accuracy by network (groups of bars), where a coreset was evaluated with several."""
     values: dict[str, dict[str, list[float]]] = {}
     method_of: dict[str, str] = {}
-    for config, evaluation in records:
-        model = evaluation.get("model")
-        network = model.get("name") if isinstance(model, Mapping) else None
+    records = [(config, one) for config, one in records if _network(one)]
+    names = _names(records, apart=("inference.model.", "inference.setup."))
+    networks = _networks([evaluation for _, evaluation in records])
+    for name, network, (config, evaluation) in zip(names, networks, records, strict=True):
         accuracies = finite_values(evaluation.get("per_seed"), "accuracy")
-        if network and accuracies:
-            name = _name(config, evaluation)
-            values.setdefault(name, {}).setdefault(str(network), []).extend(accuracies)
+        if accuracies:
+            values.setdefault(name, {}).setdefault(network, []).extend(accuracies)
             method_of[name] = look(config)[0]
     several = {name: row for name, row in values.items() if len(row) > 1}
     if not 1 <= len(several) <= svg.MAX_SERIES:
@@ -157,12 +170,11 @@ def _architectures(records: Sequence[Record], colour_of: Mapping[str, str]) -> s
             offset = (place - (len(several) - 1) / 2) * width
             centres = [networks.index(network) + offset for network in known]
             means, deviations = zip(*(estimate(row[network]) for network in known), strict=True)
-            label = svg.plain_text(name, 28)
-            axes.bar(centres, means, 0.92 * width, color=colour[name], alpha=0.85, label=label)
-            style: dict[str, Any] = {"fmt": "none", "color": svg.INK, "capsize": 2}
+            style: dict[str, Any] = {"color": colour[name], "alpha": 0.85, "label": name}
+            axes.bar(centres, means, 0.92 * width, **style)
+            style = {"fmt": "none", "color": svg.INK, "capsize": 2}
             axes.errorbar(centres, means, [sd or 0.0 for sd in deviations], linewidth=0.9, **style)
-        names = [svg.plain_text(network, 14) for network in networks]
-        axes.set_xticks(range(len(networks)), names, rotation=30, ha="right")
+        axes.set_xticks(range(len(networks)), networks, rotation=30, ha="right")
         axes.set(ylabel="accuracy", ylim=(0, 1))
         axes.grid(axis="y")
         if len(several) > 1:
@@ -177,26 +189,24 @@ def _architectures(records: Sequence[Record], colour_of: Mapping[str, str]) -> s
 
 def _stages(records: Sequence[Record], colour_of: Mapping[str, str]) -> svg.Image | None:
     """Accuracy over all classes seen, after each stage of class-incremental learning."""
-    lines: dict[str, list[tuple[float, float, float]]] = {}
+    values: dict[str, dict[int, list[float]]] = {}
     method_of: dict[str, str] = {}
-    for config, table in records:
+    for name, (config, table) in zip(_names(records), records, strict=True):
         found: dict[int, list[float]] = {}
         entries = table.get("stages")
         for stage in entries if isinstance(entries, list) else []:
             num = stage.get("num_classes") if isinstance(stage, Mapping) else None
             if type(num) is int and (accuracy := finite_values([stage.get("metrics")], "accuracy")):
                 found.setdefault(num, []).extend(accuracy)
-        if not found:
-            continue
-        options = table.get("options")
-        named = sorted(options.items()) if isinstance(options, Mapping) else []
-        name = ", ".join([_name(config, table), *(f"{key}={value}" for key, value in named)])
-        name = f"{name}, {len(found)} stages" if name in lines else name
-        points = [(num, *estimate(values)) for num, values in sorted(found.items())]
-        lines[name] = [(num, mean, sd or 0.0) for num, mean, sd in points]
-        method_of[name] = look(config)[0]
-    if not 1 <= len(lines) <= svg.MAX_SERIES:
+        for num, accuracy in found.items():
+            values.setdefault(name, {}).setdefault(num, []).extend(accuracy)
+            method_of[name] = look(config)[0]
+    if not 1 <= len(values) <= svg.MAX_SERIES:
         return None
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    for name, found in values.items():
+        points = [(num, *estimate(accuracies)) for num, accuracies in sorted(found.items())]
+        lines[name] = [(num, mean, sd or 0.0) for num, mean, sd in points]
     colour = _distinct(method_of, colour_of)
 
     def paint(figure: "Figure") -> None:
@@ -217,9 +227,48 @@ def _stages(records: Sequence[Record], colour_of: Mapping[str, str]) -> svg.Imag
     )
 
 
-def _name(config: Mapping[str, Any], evaluation: Mapping[str, Any]) -> str:
-    parts = [*look(config), evaluation.get("inference", "unknown")]
-    return " · ".join(str(part) for part in parts if part is not None)
+def _names(records: Sequence[Record], apart: tuple[str, ...] = ()) -> list[str]:
+    """A name for each record: equal where records differ in seeds alone, and in settings that begin
+    with one of `apart`; otherwise distinct, so that no figure pools what was set differently.
+    """
+    found = []
+    for config, evaluation in records:
+        stages = evaluation.get("stages")
+        counted = {"stages": len(stages)} if isinstance(stages, list) else {}
+        own = flat(settings(config, evaluation)) | counted
+        found.append({name: value for name, value in own.items() if not name.startswith(apart)})
+    looks = [(*look(config), one.get("inference")) for config, one in records]
+    texts = variants(looks, found)
+    keys = [
+        tuple("" if part is None else str(part) for part in (*own, text))
+        for own, text in zip(looks, texts, strict=True)
+    ]
+    unique = list(dict.fromkeys(keys))
+    label = dict(zip(unique, svg.labels(named(unique)), strict=True))
+    return [label[key] for key in keys]
+
+
+def _network(evaluation: Mapping[str, Any]) -> str:
+    model = evaluation.get("model")
+    name = model.get("name") if isinstance(model, Mapping) else None
+    return str(name) if name else ""
+
+
+def _networks(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The network of each evaluation, with what sets it apart from others of its name."""
+    own = [
+        flat({part: one.get(part) for part in ("model", "setup") if part in one})
+        for one in evaluations
+    ]
+    for table in own:
+        table.pop("model.num_parameters", None)  # follows from the others
+    names = [_network(one) for one in evaluations]
+    keys = list(zip(names, variants(names, own), strict=True))
+    unique = list(dict.fromkeys(keys))
+    label = dict(
+        zip(unique, svg.labels([" ".join(filter(None, key)) for key in unique], 20), strict=True)
+    )
+    return [label[key] for key in keys]
 
 
 def _distinct(method_of: Mapping[str, str], colour_of: Mapping[str, str]) -> dict[str, str]:

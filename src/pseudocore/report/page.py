@@ -1,9 +1,12 @@
-"""One self-contained HTML file about runs: no scripts, nothing fetched, all text escaped.
+"""One self-contained HTML file about runs: nothing fetched, all text escaped, and one script, which
+sorts and filters tables and is the only one that the page lets a browser run.
 
 A run folder may come from a stranger: nothing is assumed about the values in its configuration,
 manifest and evaluations beyond what the store has checked.
 """
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -13,8 +16,11 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation import tables
 from pseudocore.evaluation.names import format_metric, metric_title, num_digits
 from pseudocore.report import comparison_figures, evaluation_figures, svg
+from pseudocore.report.conclusion import Scale, Scales, conclusions
 from pseudocore.report.curves import run_curves
-from pseudocore.report.gallery import show
+from pseudocore.report.gallery import Gallery, show
+from pseudocore.report.gap_figure import gap
+from pseudocore.report.glossary import MEANINGS, meaning
 from pseudocore.report.values import finite_values, is_finite
 from pseudocore.store.coreset_file import CORESET_FILE
 from pseudocore.store.files import StrPath, write_bytes
@@ -22,6 +28,8 @@ from pseudocore.store.run_folder import Run
 
 Pairs = list[tuple[str, str]]
 """Facts: names and texts."""
+_MAX_CLASSES, _MAX_LINES = 10, 12
+"""Of pictures side by side."""
 Context = dict[str, Any]
 """What the template takes by name."""
 Evaluations = Mapping[str, Mapping[str, Any]]
@@ -41,7 +49,14 @@ def render(runs: Sequence[Run], out: StrPath) -> Path:
     )
     template = environment.from_string(folder.joinpath("page.html.j2").read_text(encoding="utf-8"))
     css = folder.joinpath("page.css").read_text(encoding="utf-8")
-    page = template.render(content=_content(runs), css=css)
+    script = folder.joinpath("page.js").read_text(encoding="utf-8")
+    page = template.render(
+        content=_content(runs),
+        css=css,
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        meaning=meaning,
+    )
     write_bytes(out, page.lstrip().encode("utf-8", "replace"))  # a lone surrogate becomes a ?
     return Path(out)
 
@@ -57,22 +72,61 @@ def _content(runs: Sequence[Run]) -> Context:
     staged = [(run.config, table) for run in runs for table in run.continual().values()]
     rows = tables.comparison(records)
     colour_of = svg.colours(tables.look(run.config)[0] for run in runs)
+    scales = _scales(runs)
     data = list(dict.fromkeys(tables.look(run.config)[1] for run in runs))
     commands = [run.manifest.get("command") for run in runs]
     commands += [evaluation.get("command") for _, evaluation in records]
     counts = {"run": len(runs), "method": len(colour_of), "evaluation": len(records)}
     num = {noun: f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items()}
+    groups = _groups(reads, colour_of)
+    lost = gap(rows, "accuracy", scales, colour_of)
     return {
         "title": f"Coresets of {data[0]}" if len(data) == 1 else "Coresets compared",
         "about": f"{num['run']} of {num['method']}, {num['evaluation']}",
-        "heads": [metric_title(name) for name in tables.metric_names(rows)],
+        "conclusions": conclusions(rows, scales),
+        "glossary": MEANINGS,
+        "heads": [metric_title(name) for name in _own_metrics(rows)],
         "lines": _lines(rows, colour_of),
-        "fidelity": _fidelity(rows, records, colour_of),
-        "charts": comparison_figures.of_comparison(rows, records, staged, colour_of),
-        "groups": _groups(reads, colour_of),
+        "fidelity": _fidelity(rows, records, scales, colour_of),
+        "charts": ([lost] if lost else [])
+        + comparison_figures.of_comparison(
+            rows, records, staged, colour_of, bars_of=("nll",) if lost else ("accuracy", "nll")
+        ),
+        "groups": groups,
+        "side_by_side": _side_by_side(groups),
         "commands": list(dict.fromkeys(str(command) for command in commands if command)),
         "versions": list(dict.fromkeys(text for run in runs if (text := _versions(run.manifest)))),
     }
+
+
+def _scales(runs: Sequence[Run]) -> dict[tuple[str, str, object], Scale]:
+    """Points and training examples, where all runs of one look have as many."""
+    found: dict[tuple[str, str, object], set[Scale]] = {}
+    for run in runs:
+        if (run.path / CORESET_FILE).exists():
+            coreset = run.coreset()
+            num_train = None if coreset.contract is None else coreset.contract.data.num_train
+            found.setdefault(tables.look(run.config), set()).add(Scale(len(coreset), num_train))
+    return {look: scales.pop() for look, scales in found.items() if len(scales) == 1}
+
+
+def _side_by_side(groups: Sequence[Context]) -> list[Context]:
+    """The first picture of every class, a line for each method: at the smallest budget of each data
+    set at which there are several.
+    """
+    alike: dict[tuple[str, int], list[Context]] = {}
+    for group in groups:
+        _, data, per_class = group["look"]
+        gallery: Gallery | None = group["members"][0]["gallery"]
+        if gallery and gallery.pictures and type(per_class) is int:
+            firsts = {name: own[0] for name, own in list(gallery.pictures.items())[:_MAX_CLASSES]}
+            line = {"method": group["method"], "variant": group["variant"], "pictures": firsts}
+            alike.setdefault((data, per_class), []).append(line | {"colour": group["colour"]})
+    shown: dict[str, Context] = {}
+    for (data, per_class), lines in sorted(alike.items()):
+        if len(lines) > 1 and data not in shown:
+            shown[data] = {"data": data, "per_class": per_class, "lines": lines[:_MAX_LINES]}
+    return list(shown.values())
 
 
 def _lines(rows: Sequence[tables.Row], colour_of: Mapping[str, str]) -> list[Context]:
@@ -84,14 +138,22 @@ def _lines(rows: Sequence[tables.Row], colour_of: Mapping[str, str]) -> list[Con
                 format_metric(*row.metrics.get(name, (None, None)), digits=num_digits(name)),
                 (number, name) in marked,
             )
-            for name in tables.metric_names(rows)
+            for name in _own_metrics(rows)
         ]
         lines.append({"row": row, "colour": colour_of[row.method], "cells": cells})
     return lines
 
 
+def _own_metrics(rows: Sequence[tables.Row]) -> list[str]:
+    """Of the comparison; those of fidelity have a table of their own."""
+    return [name for name in tables.metric_names(rows) if not name.startswith("fidelity_")]
+
+
 def _fidelity(
-    rows: Sequence[tables.Row], records: Sequence[tables.Record], colour_of: Mapping[str, str]
+    rows: Sequence[tables.Row],
+    records: Sequence[tables.Record],
+    scales: Scales,
+    colour_of: Mapping[str, str],
 ) -> Context | None:
     """The distances to full-data inference, which open the page; None where none was measured."""
     rows = [row for row in rows if "fidelity_kl" in row.metrics]
@@ -110,7 +172,10 @@ def _fidelity(
         "heads": [metric_title(name) for name in names],
         "lines": lines,
         "references": sorted({str(one["reference"]) for _, one in records if one.get("reference")}),
-        "charts": [comparison_figures.bars(rows, "fidelity_kl", colour_of)],
+        "charts": [
+            gap(rows, "fidelity_kl", scales, colour_of)
+            or comparison_figures.bars(rows, "fidelity_kl", colour_of)
+        ],
     }
 
 
@@ -135,9 +200,14 @@ def _groups(
             {
                 "anchor": f"run-{len(groups) + 1}",
                 "method": method,
+                "look": (method, data, per_class),
+                "variant": variant,
                 "about": " · ".join(part for part in about if part),
                 "colour": colour,
-                "members": [_member(run, evaluations, colour) for run, evaluations in own],
+                "members": [
+                    _member(run, evaluations, colour, has_figures=place == 0)
+                    for place, (run, evaluations) in enumerate(own)
+                ],
                 "curves": run_curves([run for run, _ in own], colour),
                 "config": _pairs(config),
             }
@@ -149,14 +219,18 @@ def _settings(run: Run) -> dict[str, Any]:
     return tables.flat({name: value for name, value in run.config.items() if name != "seed"})
 
 
-def _member(run: Run, evaluations: Evaluations, colour: str) -> Context:
-    """One run of a group: one seed."""
+def _member(run: Run, evaluations: Evaluations, colour: str, *, has_figures: bool) -> Context:
+    """One run of a group: one seed. Only the first has figures, or pages would grow too large."""
     coreset = run.coreset() if (run.path / CORESET_FILE).exists() else None
     names = run.manifest.get("class_names")
     class_names = [str(name) for name in names] if isinstance(names, list) else []
+    gallery = None if coreset is None else show(coreset, class_names)
     posterior = None if coreset is None else coreset.provenance.get("posterior")
-    shown = [_evaluation(name, run, one, colour) for name, one in evaluations.items()]
-    if shown:  # figures of the run as a whole go with the first
+    shown = [
+        _evaluation(name, run, one, colour if has_figures else None)
+        for name, one in evaluations.items()
+    ]
+    if shown and has_figures:  # figures of the run as a whole go with the first
         shown[0]["diagrams"] += evaluation_figures.of_run(list(evaluations.values()), colour)
     return {
         "seed": _text(run.config.get("seed", "not recorded")),
@@ -166,7 +240,7 @@ def _member(run: Run, evaluations: Evaluations, colour: str) -> Context:
         "facts": _facts(run.manifest, None if coreset is None else len(coreset))
         + ([] if coreset is None else _lag(coreset.provenance.get("lag"))),
         "posterior": _pairs(tables.flat(posterior)) if isinstance(posterior, Mapping) else [],
-        "gallery": None if coreset is None else show(coreset, class_names),
+        "gallery": gallery if gallery is None or has_figures else gallery._replace(figures=[]),
         "evaluations": shown,
     }
 
@@ -193,7 +267,8 @@ def _lag(lag: Any) -> Pairs:
     return [("lag of the chains", text)]
 
 
-def _evaluation(name: str, run: Run, evaluation: Mapping[str, Any], colour: str) -> Context:
+def _evaluation(name: str, run: Run, evaluation: Mapping[str, Any], colour: str | None) -> Context:
+    """What one evaluation found; without a colour, without figures."""
     row = tables.comparison([(run.config, evaluation)])[0]
     facts = [
         (metric_title(metric), format_metric(*row.metrics[metric], digits=num_digits(metric)))
@@ -207,7 +282,7 @@ def _evaluation(name: str, run: Run, evaluation: Mapping[str, Any], colour: str)
         "name": name,
         "inference": row.inference,
         "facts": facts,
-        "diagrams": evaluation_figures.of_evaluation(evaluation, colour),
+        "diagrams": evaluation_figures.of_evaluation(evaluation, colour) if colour else [],
     }
 
 

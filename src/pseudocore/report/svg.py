@@ -6,7 +6,9 @@ outlines and never parsed as mathematics, since labels come from strangers' file
 """
 
 import base64
+import collections
 import io
+import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +37,9 @@ MAX_SERIES = 8
 """Lines or bars next to each other that can still be distinguished."""
 
 _DARK_INK = "#d7dbe0"
+
+_PADDING, _METADATA = re.compile(rb"\s*\n\s*"), re.compile(rb"<metadata>.*?</metadata>", re.DOTALL)
+_DECIMALS = re.compile(rb"-?\d+\.\d{4,}")
 
 _STYLE: dict[str, Any] = {
     "text.parse_math": False,
@@ -97,7 +102,8 @@ def draw(width: float, height: float, paint: Callable[["Figure"], None]) -> byte
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     rule = f"svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:{_DARK_INK}}}}}"
     opening = b'<style type="text/css">'
-    svg = file.getvalue().replace(INK.encode(), b"currentColor")
+    svg = _DECIMALS.sub(_rounded, file.getvalue().replace(INK.encode(), b"currentColor"))
+    svg = _PADDING.sub(b"\n", _METADATA.sub(b"", svg))
     return svg.replace(opening, opening + rule.encode(), 1)
 
 
@@ -113,6 +119,21 @@ def plain_text(text: object, length: int = 32) -> str:
     return words if len(words) <= length else words[: length - 1] + "…"
 
 
+def labels(names: Sequence[object], length: int = 36) -> list[str]:
+    """Names as labels that stay distinct where cutting them would make them equal."""
+    cut = [plain_text(name, length) for name in names]
+    counts = collections.Counter(cut)
+    seen: collections.Counter[str] = collections.Counter()
+    found = []
+    for name, text in zip(names, cut, strict=True):
+        if counts[text] > 1:
+            seen[text] += 1
+            number = f" #{seen[text]}"
+            text = plain_text(name, length - len(number)) + number
+        found.append(text)
+    return found
+
+
 def plain_ticks(axis: "Axis") -> None:
     """Numbers of a logarithmic axis as plain text: powers of ten would be mathematics."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -121,7 +142,12 @@ def plain_ticks(axis: "Axis") -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def line(name: str, place: int, colour: str, length: int = 28) -> dict[str, Any]:
+def _rounded(number: re.Match[bytes]) -> bytes:
+    """Five digits are a hundredth of a pixel; half of a drawing is digits beyond."""
+    return b"%.5g" % float(number[0])
+
+
+def line(name: str, place: int, colour: str, length: int = 36) -> dict[str, Any]:
     """The style of one of several named lines."""
     label, dashes = plain_text(name, length), ("-", "--", ":", "-.")[place % 4]
     return {"color": colour, "linestyle": dashes, "label": label}

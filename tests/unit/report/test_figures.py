@@ -22,7 +22,9 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation.tables import Estimate, Row
 from pseudocore.report import comparison_figures, curves, evaluation_figures, gallery, svg
 from pseudocore.report.comparison_figures import bars
+from pseudocore.report.conclusion import Scale
 from pseudocore.report.curves import Curve
+from pseudocore.report.gap_figure import gap
 
 Calls = dict[str, list[Any]]
 INK, PALETTE = svg.INK, svg.PALETTE
@@ -241,9 +243,42 @@ def test_networks_and_corruptions_are_compared_where_there_are_several() -> None
     (_, means, _, style), (_, _, deviations, _) = *drawn["bar"], *drawn["errorbar"]
     assert means == (0.5, 0.5)
     assert deviations == [0.0, pytest.approx(0.5**0.5 / 2)]
-    assert (style["label"], style["color"]) == ("vbpc · digits · 1 · sgd", COLOURS["vbpc"])
+    assert (style["label"], style["color"]) == ("vbpc", COLOURS["vbpc"])
     assert [call[1][:3] for call in drawn["plot"]] == [[0.375, 1.0, 0.0]] * 2
     assert [call[-1]["color"] for call in drawn["plot"]] == list(COLOURS.values())
+
+
+def test_what_was_set_differently_is_never_pooled() -> None:
+    """Nor drawn under one label: neither settings of a method nor widths of a network."""
+    quick, wide = {"options": {"num_steps": 5}}, {"name": "mlp", "width": 64}
+    records = [record("vbpc"), record("vbpc", "vgg11", 0.25)]
+    records += [record("vbpc", accuracy=0.1, **quick), record("vbpc", "vgg11", 0.2, **quick)]
+    records.append((records[0][0], {**records[0][1], "model": wide}))
+    with drawing() as drawn:
+        comparison_figures.of_comparison([], records, [], COLOURS)
+    bars = {call[-1]["label"]: call[1] for call in drawn["bar"]}
+    assert bars == {
+        "vbpc · inference.num_steps=unset": (0.5, 0.25, 0.5),
+        "vbpc · inference.num_steps=5": (0.1, 0.2),
+    }
+
+
+def test_a_gap_is_drawn_by_points_a_line_for_each_setting() -> None:
+    scales = {("vbpc", "digits", ipc): Scale(10 * ipc, 1000) for ipc in (1, 5)}
+    rows = [row("vbpc", 0.7, 0.1), row("vbpc", 0.875, None, per_class=5)]
+    rows += [row("vbpc", 0.5, None, variant="width=4"), row("full", 0.9375, 0.25, per_class="all")]
+    with drawing() as drawn:
+        assert gap(rows, "accuracy", scales, svg.colours(["vbpc", "full"])) is not None
+        assert gap(rows[1:2], "accuracy", scales, COLOURS) is None  # one budget is no curve
+        assert gap(rows[:2], "accuracy", scales, COLOURS) is None  # nothing to compare with
+    lines = [call[:3] for call in drawn["errorbar"]]
+    assert lines[0] == ((10, 50), (pytest.approx(0.2375), 0.0625), (0.1, 0.0))
+    assert lines[1] == ((10,), (0.4375,), (0.0,))
+
+
+def test_cut_labels_stay_distinct() -> None:
+    names = ["a" * 30 + "1", "a" * 30 + "2", "b"]
+    assert svg.labels(names, 10) == ["a" * 6 + "… #1", "a" * 6 + "… #2", "b"]
 
 
 def test_temperatures_of_one_prior_make_a_curve() -> None:
