@@ -48,9 +48,7 @@ def test_what_is_no_coreset_file_is_distinguished_from_a_damaged_one(
     done("export run out.npz")
     Path("notes.txt").write_text("Some thoughts about coresets.")
     for verb in ("evaluate {} --num-steps 2", "export {} again.npz"):
-        refused(
-            verb.format("out.npz"), "out.npz is no coreset file", "an archive, as export writes"
-        )
+        refused(verb.format("out.npz"), "out.npz is no coreset file", "an archive")
         refused(verb.format("notes.txt"), "notes.txt is no coreset file, or a damaged one; give a")
 
 

@@ -1,6 +1,7 @@
 """`adopt` and `rank`: somebody's distilled set from its file to its scores."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,3 +31,11 @@ def test_refused(refused: Any) -> None:
     refused("adopt theirs.pt moons --out a.safetensors --mean x --std 1", "not numbers")
     refused("adopt theirs.pt digits --out a.safetensors", "theirs.pt", "shape")
     refused("adopt none.pt moons --out a.safetensors", "none.pt")
+
+
+def test_of_a_table(done: Any) -> None:
+    rows = [f"{n % 7},{'uv'[n % 2]},{['no', 'yes'][n % 2]}" for n in range(40)]
+    Path("mine.csv").write_text("\n".join(["a,b,y", *rows]))
+    torch.save([torch.rand(4, 3), torch.tensor([0, 1, 0, 1])], "theirs.pt")
+    done("adopt theirs.pt mine.csv --target y --out theirs.safetensors")
+    done("evaluate theirs.safetensors --seeds 1 --model linear")

@@ -76,6 +76,13 @@ def test_soft_labels_are_taken_out() -> None:
     torch.testing.assert_close(random.y, full.train_log_probs[random.indices].exp())
 
 
+def test_a_regression_is_refused(fails: Any) -> None:
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    run = pc.reduce("uniform", (x, x[:, 0]), points=4, model="linear")
+    with fails("needs-classes"):
+        pc.ranking(run, **FAST)
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

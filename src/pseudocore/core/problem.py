@@ -41,6 +41,7 @@ _MAX_PIXEL = 20.0
 """Beyond the pixels of any image in pixel units, learned ones included; one in 0 to 255 exceeds it.
 """
 
+_FRAMES = ("pandas", "polars", "pyarrow")
 
 PriorKind = Literal["fan-in", "isotropic"]
 
@@ -175,11 +176,25 @@ class Problem:
         """
         return self.preprocess.apply(self.as_pixels(x.to(self.device)))
 
+    def as_tensor(self, x: Any) -> Tensor:
+        """Inputs from outside as a tensor; frames, whose columns have names, are refused."""
+        try:
+            if type(x).__module__.partition(".")[0] in _FRAMES:  # torch would take columns for rows
+                raise TypeError
+            return torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError):
+            shape = ", ".join(map(str, self.data.shape))
+            raise DataError(
+                f"inputs to predict must be an array or tensor of numbers (n, {shape}), not"
+                f" {type(x).__name__}; of a frame, .to_numpy() with the columns in their order",
+                code="input-type",
+            ) from None
+
     def asked_inputs(self, x: Any) -> Tensor:
         """As `inputs`, for a tensor or array from outside, whose shape, units and values are
         checked.
         """
-        x = torch.as_tensor(x)
+        x = self.as_tensor(x)
         if tuple(x.shape[1:]) != self.data.shape:
             shape = ", ".join(map(str, self.data.shape))
             raise DataError(

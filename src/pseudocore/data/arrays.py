@@ -140,6 +140,16 @@ def as_array(value: Any) -> np.ndarray:
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    if isinstance(value, np.ma.MaskedArray):
+        if not np.ma.is_masked(value):
+            value = value.data
+        elif value.dtype.kind == "f":
+            value = value.filled(np.nan)
+        else:
+            message = (
+                "a masked array of whole numbers cannot be read; .astype(float) makes its gaps NaN"
+            )
+            raise DataError(message, code="unfit-arrays")
     array: np.ndarray = np.asanyarray(value)  # a memory map stays one
     return array
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
@@ -14,7 +15,7 @@ from pseudocore.core.likelihood import Task
 from pseudocore.core.types import Dataset
 from pseudocore.data import arrays, hugging_face, sources, table_files, torch_sets
 from pseudocore.data.assemble import adapted, assemble
-from pseudocore.data.frames import column_of, is_frame, is_ordered, library, table_of
+from pseudocore.data.frames import as_column, column_of, is_frame, is_ordered, library, table_of
 from pseudocore.data.reading import Half, Missing, Raw, Reading
 from pseudocore.data.tables import Rows, Table, take_target
 from pseudocore.data.targets import SUPPORTED, refuse_several
@@ -175,6 +176,10 @@ def _raw(source: Any, reading: Reading, what: str) -> tuple[Raw, str]:
     if isinstance(source, TorchDataset | DataLoader):
         return torch_sets.read(source, reading, what or "the data set"), "torch"
     given = type(source).__name__
+    if isinstance(source, np.ndarray | Tensor):
+        raise TypeError(
+            f"{what or 'data'} must be inputs and labels, (x, y), not an array without labels"
+        )
     raise TypeError(
         "data must be a name, a path, a Dataset, a tuple (x, y), a frame with a target, a torch or"
         f" Hugging Face data set or a Bunch, not {given}; dataset(x, y, test=(xt, yt)) makes one of"
@@ -230,6 +235,8 @@ def _refuse_ordinal(column: Any, what: str, reading: Reading) -> None:
 
 
 def _of_frame(frame: Any, y: Any, reading: Reading, what: str) -> Raw:
+    if type(frame).__name__ == "LazyFrame":  # of Polars
+        frame = frame.collect()
     table = table_of(frame, what)
     if y is None:
         features, target = take_target(table, reading.target, reading.drop, what)
@@ -240,6 +247,18 @@ def _of_frame(frame: Any, y: Any, reading: Reading, what: str) -> Raw:
     return _rows(features, _labels(y, what, reading), f"the labels of {what}", what)
 
 
+def _of_columns(columns: Mapping[str, Any], reading: Reading, what: str) -> Raw:
+    """Columns under their names, as those of a frame."""
+    wrong = [name for name, values in columns.items() if values.ndim != 1]
+    if wrong or len({len(values) for values in columns.values()}) > 1:
+        name = wrong[0] if wrong else next(iter(columns))
+        message = f"{what} must hold columns of one length, and {name!r} is none"
+        raise DataError(message, code="unfit-column", where=what, column=name)
+    table = {name: as_column(values, name, what) for name, values in columns.items()}
+    features, target = take_target(table, reading.target, reading.drop, what)
+    return _rows(features, target, f"column {reading.target!r} of {what}", what)
+
+
 def _rows(table: Table, y: Any, what_y: str, what: str) -> Raw:
     num = len(next(iter(table.values())))
     return Raw((Half(Rows(table, np.arange(1, num + 1), what), y, what_y, what),))
@@ -247,6 +266,9 @@ def _rows(table: Table, y: Any, what_y: str, what: str) -> Raw:
 
 def _of_mapping(source: Mapping[str, Any], reading: Reading, what: str) -> Raw:
     """A Bunch of scikit-learn, or arrays under the names of an npz file."""
+    if reading.target is not None and reading.target in source:
+        columns = {str(name): arrays.as_array(values) for name, values in source.items()}
+        return _of_columns(columns, reading, what or "the mapping")
     if "data" not in source or "target" not in source:
         return arrays.raw_of(source, what or "the mapping")
     x, y, what = source["data"], source["target"], what or "the Bunch"

@@ -74,6 +74,9 @@ class Distilled:
         """
         if (self.mean is None) != (self.std is None):
             raise ConfigError("mean and std belong together; give both", code="invalid-options")
+        if data.task == "regression":
+            message = f"distilled sets are read for classes, and {data.name!r} is a regression"
+            raise DataError(message, code="needs-classes", data=data.name)
         with opening(path, DataError):
             stored = self._stored(path, data)
         x = _shaped(dense(stored.x, path), data, path)

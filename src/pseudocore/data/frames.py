@@ -19,6 +19,8 @@ def library(value: Any) -> str:
 
 
 def is_frame(value: Any) -> bool:
+    if type(value).__name__ == "LazyFrame":  # whose columns cost a query, with a warning
+        return library(value) == "polars"
     return library(value) in ("pandas", "polars", "pyarrow") and hasattr(value, "columns")
 
 
@@ -55,6 +57,15 @@ def column_of(series: Any, what: str) -> np.ndarray:
     """The values of a pandas or Polars series, as a table holds them."""
     of = _of_pandas if library(series) == "pandas" else _of_polars
     return of(series, str(series.name or "labels"), what)
+
+
+def as_column(values: np.ndarray, name: str, what: str) -> np.ndarray:
+    """The values of an array (n,), as a table holds them."""
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    values = values.astype(object)
+    is_gap = np.array([value is None or value != value for value in values])
+    return _of_objects(values, is_gap, name, what)
 
 
 def _of_pandas(series: Any, name: str, what: str) -> np.ndarray:

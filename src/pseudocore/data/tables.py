@@ -19,6 +19,9 @@ Table = dict[str, np.ndarray]
 MAX_VALUES = 100
 """Different texts that a column may hold: an identifier or a free text is no category."""
 
+_FEW = 20
+"""More than so many texts, another in every row, are no categories either."""
+
 
 class Column(NamedTuple):
     """How one column becomes features."""
@@ -188,12 +191,15 @@ def is_number(text: str) -> bool:
 
 
 def _check_values(rows: Rows, name: str, texts: Sequence[str]) -> None:
-    if len(texts) <= MAX_VALUES:
+    is_identifier = _FEW < len(texts) <= MAX_VALUES and len(texts) == len(rows.numbers)
+    if len(texts) <= MAX_VALUES and not is_identifier:
         return
     odd = [text for text in texts if not is_number(text)]
     if len(odd) < len(texts) / 2:
         number = rows.numbers[[str(value) for value in rows.table[name]].index(odd[0])]
         problem = f"holds {odd[0]!r} in row {number} where most rows hold numbers"
+    elif is_identifier:
+        problem = f"holds another text in every row, such as {texts[0]!r}, as an identifier does"
     else:
         problem = f"holds {len(texts)} different texts, such as {texts[0]!r}"
         problem = f"{problem}; categories have at most {MAX_VALUES}"

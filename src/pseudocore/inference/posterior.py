@@ -68,7 +68,7 @@ class Posterior(ABC):
 
     def predict(self, raw: Any) -> "Prediction":
         """Everything that is predicted for raw inputs (n, ...), tensor or array."""
-        return Prediction(self, torch.as_tensor(raw))
+        return Prediction(self, self.problem.as_tensor(raw))
 
     @property
     def draws(self) -> Tensor | None:

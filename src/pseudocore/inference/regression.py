@@ -45,7 +45,7 @@ class RegressionPosterior(Posterior):
         return Uncertainty(entropy, (sd.log() - math.log(noise)).clamp_min(0))
 
     def predict(self, raw: Any) -> "ValuePrediction":
-        return ValuePrediction(self, torch.as_tensor(raw))
+        return ValuePrediction(self, self.problem.as_tensor(raw))
 
 
 class ValuePrediction(Prediction):

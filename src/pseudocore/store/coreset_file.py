@@ -194,7 +194,7 @@ def _refuse_other_formats(path: Path) -> None:
                 head = file.read(9)
     advice = f"give a run or its {CORESET_FILE}"
     if head.startswith(b"PK\x03\x04"):
-        message = f"is no coreset file but an archive, as export writes; {advice}"
+        message = f"is no coreset file but an archive; {advice}, or adopt it (pseudocore adopt)"
         raise file_error(path, message, "not-a-coreset")
     if len(head) == 9 and not head.endswith(b"{"):  # safetensors: eight bytes of length, then JSON
         raise file_error(path, f"is no coreset file, or a damaged one; {advice}", "not-a-coreset")

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from pseudocore.assembly import Data
+from pseudocore.assembly import Data, Setup
+from pseudocore.assembly import reading as reading_of
+from pseudocore.core import config
 from pseudocore.core.types import Coreset
-from pseudocore.data import Reading, read
+from pseudocore.data import read
 from pseudocore.data.distilled import Distilled, Units
 
 
@@ -18,6 +21,7 @@ def read_distilled(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     number: int = 0,
+    **reading: Any,
 ) -> Coreset:
     """Read somebody's distilled set as a coreset. Nothing in the file is executed.
 
@@ -32,15 +36,17 @@ def read_distilled(
         mean: By channel, that images were normalised with; with `std` in place of `units`.
         std: Deviation by channel.
         number: Which set of a file that holds several.
+        **reading: How to read the data, as in a setup: `target`, `drop`, `missing`, `resize`, ….
 
     Returns:
         The points in pixel units, all of the same weight unless the file has weights. It is accepted
         wherever a coreset is.
     """
-    known = read(data, Reading())
+    setup = config.build(Setup, reading, what="setup")
+    known = read(data, reading_of(setup))
     how = Distilled(labels=labels, units=units, mean=mean, std=std, number=number)
     points = how.read(Path(path).expanduser(), known)
     name = str(data) if isinstance(data, str | Path) else known.name
     return points.with_provenance(
-        setup={"data": name}, method="distilled", data_fingerprint=known.fingerprint
+        setup={"data": name, **reading}, method="distilled", data_fingerprint=known.fingerprint
     )

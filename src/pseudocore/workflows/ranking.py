@@ -74,6 +74,9 @@ def ranking(
     points = coreset_of(coreset)
     fitted = inference_for(points, inference, options)
     problem = problem_of(coreset, data, device, network, {**dict(setup or {}), **fields})
+    if problem.data.task == "regression":
+        message = f"accuracies of classes are ranked, and {problem.data.name!r} is a regression"
+        raise ConfigError(message, code="needs-classes", data=problem.data.name)
     if augment is not None and not problem.data.is_images:
         message = f"augment = {augment!r} needs images, and {problem.data.name!r} has features"
         raise ConfigError(message, code="augmentation-needs-images")

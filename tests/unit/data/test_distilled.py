@@ -177,6 +177,12 @@ REFUSED: dict[str, tuple[str, Dataset, dict[str, Any], Callable[[Path], Path]]] 
     "unknown units": ("unknown-units", GREY, {}, lambda f: saved(f / "a.pt", [PIXELS[:, :1] - 1, Y])),
     "NaN": ("not-finite", DATA, {}, lambda f: saved(f / "a.pt", [PIXELS / 0 * 0, Y])),
     "no such set": ("out-of-range", DATA, {"number": 2}, mtt),
+    "a regression": (
+        "needs-classes",
+        pc.dataset(RNG.normal(size=(20, 2)), RNG.normal(size=20)),
+        {},
+        lambda f: saved(f / "a.pt", [torch.zeros(2, 2), Y[:2]]),
+    ),
     "mean alone": ("invalid-options", DATA, {"mean": [0.1]}, mtt),
     "one mean": ("invalid-options", DATA, {"mean": [0.1], "std": [1.0]}, mtt),
     "not balanced": (
