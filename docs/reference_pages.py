@@ -1,6 +1,9 @@
-"""Pages generated from the code: methods and inferences, the command line, the Python API."""
+"""Pages generated from the code: methods and inferences, the command line, the Python API; from
+stored results: published tables.
+"""
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -8,6 +11,9 @@ from types import ModuleType
 import pseudocore
 from pseudocore.cli.main import make_app
 from pseudocore.core.registry import Entry, inferences, methods
+
+sys.path.insert(0, str(Path(__file__).parent))
+import reproduction_pages
 
 DOCS = Path(__file__).parent
 KINDS = {
@@ -30,7 +36,8 @@ def all_pages() -> dict[str, str]:
     pages["reference/inferences.md"] = _inferences_page()
     for verb in (name for name in make_app([]) if not name.startswith("-")):
         pages[f"reference/cli/{verb}.md"] = _verb_page(verb)
-    return pages
+    pages["reproduction.md"] = reproduction_pages.summary_page()
+    return pages | reproduction_pages.detail_pages()
 
 
 def methods_page() -> str:
@@ -150,3 +157,5 @@ def _groups(
 
 if __name__ == "__main__":
     (DOCS / "methods.md").write_text(methods_page(), encoding="utf-8")
+    (DOCS / "reproduction.md").write_text(reproduction_pages.summary_page(), encoding="utf-8")
+    reproduction_pages.write_figures()

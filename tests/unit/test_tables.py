@@ -604,10 +604,15 @@ def test_a_failure_is_said_and_escaped_in_both_formats(tmp_path: Path) -> None:
     assert "<td>failed: dm diverged: x | y</td>" in text
 
 
-def test_the_reproduction_page_is_that_of_the_stored_results() -> None:
-    text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    wanted = pages.to_markdown(render.render_all(RESULTS))
-    assert text == wanted, "run: pseudocore table --render --page docs/reproduction.md"
+def test_a_number_is_compared_by_the_published_protocol() -> None:
+    """In standard errors of both means, over the printed numbers of a stored cell."""
+    rows = {row.cell.name: row for row in render.table_rows("kim2022-1", RESULTS)}
+    (accuracy, _) = render.compared(rows["cifar10-ipc1-bpc-w-hmc"])
+    assert (accuracy.metric, accuracy.printed) == ("accuracy", 0.344)
+    assert round(accuracy.ours, 3) == 0.351  # .417 by honest inference
+    assert accuracy.gap == pytest.approx(0.4, abs=0.1)
+    unfilled = next(row for row in rows.values() if row.filled is None)
+    assert render.compared(unfilled) == []
 
 
 def test_evaluations_of_several_coresets_are_pooled() -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pseudocore.assembly.presets import PUBLISHED, TRUE, sheet
 from pseudocore.evaluation.names import DETAILS, format_metric, metric_title
@@ -53,7 +53,7 @@ class Row:
 
 def render_table(table: str, out: Path) -> list[Block]:
     """One table with all its cells."""
-    return _blocks(table, _rows(table, out))
+    return _blocks(table, table_rows(table, out))
 
 
 def render_all(out: Path) -> list[Block]:
@@ -65,13 +65,12 @@ def render_all(out: Path) -> list[Block]:
             "[tables.md](tables.md) says how cells are run."
         ),
         Paragraph(
-            "Written by `pseudocore table --render --page docs/reproduction.md`; a test checks "
-            "that it matches the stored results."
+            "Written by `pseudocore table --render`. The site has a page of it for each table."
         ),
     ]
     empty = []
     for table in table_names():
-        rows = _rows(table, out)
+        rows = table_rows(table, out)
         if any(row.result for row in rows):
             blocks += _blocks(table, rows)
         else:
@@ -81,18 +80,41 @@ def render_all(out: Path) -> list[Block]:
     return blocks
 
 
+def table_rows(table: str, out: Path) -> list[Row]:
+    """Every cell of a table with what is known of it."""
+    found = cells(table)
+    results = stored(out, found)
+    return [Row(cell, find_recipe(cell), results.get(cell.name)) for cell in found]
+
+
+class Compared(NamedTuple):
+    """A printed number and ours."""
+
+    metric: str
+    printed: float
+    ours: float
+    gap: float | None
+    """In standard errors; by the published protocol where it was run."""
+
+
+def compared(row: Row) -> list[Compared]:
+    """Every printed number of a filled cell beside ours, by the published protocol if we have it."""
+    found = []
+    if (result := row.filled) is not None:
+        for metric, theirs in row.cell.printed.items():
+            ours = _as_published(result, metric) or _estimate(result.evaluations[TRUE], metric)
+            if theirs is not None and ours is not None:
+                gap = difference(ours, result.num, theirs)
+                found.append(Compared(metric, theirs.mean, ours.mean, gap))
+    return found
+
+
 def difference(ours: Estimate, num: int, theirs: Printed) -> float | None:
     """Ours minus theirs in standard errors; None where no deviation is known."""
     variance = (ours.sd or 0.0) ** 2 / num + (theirs.sd or 0.0) ** 2 / (theirs.num_seeds or 1)
     if variance <= 0 or not math.isfinite(ours.mean):
         return None
     return (ours.mean - theirs.mean) / math.sqrt(variance)
-
-
-def _rows(table: str, out: Path) -> list[Row]:
-    found = cells(table)
-    results = stored(out, found)
-    return [Row(cell, find_recipe(cell), results.get(cell.name)) for cell in found]
 
 
 def _blocks(table: str, rows: Sequence[Row]) -> list[Block]:
