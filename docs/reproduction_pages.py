@@ -82,14 +82,11 @@ def summary_page() -> str:
         )
     for paper, name in PAPERS.items():
         own = _of_paper(paper, numbers)
-        lines += [
-            "",
-            f"## {name}",
-            "",
-            f"![Ours against printed, {paper}](images/reproduction-{paper}.svg)",
-            "",
-        ]
-        lines += [_counted(own), "", SAID[paper]]
+        lines += ["", f"## {name}", ""]
+        if len(own) > 1:
+            picture = f"![Ours against printed, {paper}](images/reproduction-{paper}.svg)"
+            lines += [picture, "", _counted(own), ""]
+        lines += [SAID[paper]]
     lines += [
         "", "## Our own table", "",
         "[Every method on the built-in digits](reproduction/digits.md), in one protocol, on two CPU cores.", "",
