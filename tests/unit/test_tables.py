@@ -610,7 +610,7 @@ def test_a_number_is_compared_by_the_published_protocol() -> None:
     (accuracy, _) = render.compared(rows["cifar10-ipc1-bpc-w-hmc"])
     assert (accuracy.metric, accuracy.printed) == ("accuracy", 0.344)
     assert round(accuracy.ours, 3) == 0.351  # .417 by honest inference
-    assert accuracy.gap == pytest.approx(0.4, abs=0.1)
+    assert accuracy.gap == pytest.approx(0.5, abs=0.06)
     unfilled = next(row for row in rows.values() if row.filled is None)
     assert render.compared(unfilled) == []
 
