@@ -24,7 +24,7 @@ LABELS = np.arange(40) % 4
 PIXELS = np.random.default_rng(1).random((40, 8, 8))
 UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"train_y": np.where(LABELS == 2, 3, LABELS)}, "has the label 2 … no training example has"),
-    ({"train_y": np.where(np.arange(40) == 0, 0.5, LABELS)}, "such as 0.5 in row 1"),
+    ({"train_y": np.where(np.arange(40) == 0, np.inf, LABELS)}, "such as inf in row 1"),
     ({"train_y": LABELS[:30]}, "40 inputs but 30 labels"),
     ({"train_x": np.where(PIXELS > 0.999, np.nan, PIXELS), "test_x": PIXELS[:20]}, "inputs … NaN"),
     ({"train_x": np.full((40, 8, 8), 7, np.uint8)}, "is the same … nothing can be learned"),

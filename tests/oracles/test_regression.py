@@ -179,3 +179,41 @@ def test_full_data_have_no_distance_to_themselves(run: Any) -> None:
     found = pc.fidelity(run, inference="last-layer-vi")
     assert abs(found.kl) < 1e-9
     assert found.metrics["fidelity_w2"]["mean"] < 1e-6
+
+
+def test_laplace_is_exact_on_a_linear_network(run: Any) -> None:
+    raw = run.problem.data.test.x
+    mean, sd = exact(run.problem, run.coreset, raw)
+    found = pc.infer(run.coreset, "laplace", num_steps=3000, step_size=0.01).predict(raw)
+    assert (found.mean - mean).abs().max() < 0.01 * sd.min()
+    assert torch.allclose(found.sd, sd, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "limit"),
+    [("psvi", {}, 1e-4), ("vbpc", {"image_lr": 0.03, "num_steps": 800}, 2e-3)],
+)
+def test_enough_points_carry_the_exact_posterior(
+    method: str, options: dict[str, Any], limit: float
+) -> None:
+    """Ten points for four parameters: the predictive of all data is within reach, while as many
+    uniform ones are far from it.
+    """
+    whole = data()
+    found = pc.reduce(method, whole, model="linear", points=10, target_noise=24.0, **options)
+    uniform = pc.reduce("uniform", whole, model="linear", points=10, target_noise=24.0)
+    kl, other = (pc.fidelity(one, inference="last-layer-vi").kl for one in (found, uniform))
+    assert kl < limit < 0.02 < other
+    assert found.coreset.y.shape == (10, 1)
+    low, high = whole.train.y.min(), whole.train.y.max()
+    assert low - 300 < found.coreset.y.min() <= found.coreset.y.max() < high + 300
+
+
+def test_the_gradient_of_the_chains_is_that_of_the_forward_kl() -> None:
+    """bpc-pcd learns points and numbers towards the data: the gap closes, and so does the KL."""
+    whole = data()
+    options: dict[str, Any] = {"model": "linear", "points": 8, "target_noise": 24.0}
+    found = pc.reduce("bpc-pcd", whole, num_steps=150, image_lr=0.1, num_warmup=30, **options)
+    uniform = pc.reduce("uniform", whole, **options)
+    kl, other = (pc.fidelity(one, inference="last-layer-vi").kl for one in (found, uniform))
+    assert kl < 0.2 * other

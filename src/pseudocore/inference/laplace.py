@@ -33,7 +33,9 @@ Deviations:
 2. With `choose_prior` = marginal the last layer's prior precision maximises the Laplace evidence
    (`evidence.py`) after the network was trained under `prior_scale`; the network is not trained
    again.
-3. Temperature and prior are those of the samplers: $\Sigma$ is that of the posterior to the power
+3. A regression has the curvature $\sum_m w_m \phi_m\phi_m^\top / \sigma^2 + \delta I$, and its
+   predictions need no approximation (`regression_head.py`).
+4. Temperature and prior are those of the samplers: $\Sigma$ is that of the posterior to the power
    1/T, whose mode does not depend on T.
 """
 
@@ -46,13 +48,14 @@ from torch import Tensor
 
 from pseudocore.core.config import Count, Positive, Range
 from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.inference import density
+from pseudocore.inference import density, regression_head
 from pseudocore.inference.evidence import best_precision
-from pseudocore.inference.posterior import GaussianPosterior, average
+from pseudocore.inference.posterior import GaussianPosterior, Posterior, average
 from pseudocore.training.loop import FitSettings, train
 from pseudocore.training.optimisers import Moments, adam, cosine, start
 
@@ -76,6 +79,8 @@ class HeadPosterior(NamedTuple):
 class Laplace(FitSettings):
     """A trained network under a Gaussian over its last layer, from exact curvature at the mode."""
 
+    tasks = BOTH
+
     step_size: Positive = 3e-3
     """Adam's first step size; it falls to 0 along a cosine."""
     temperature: Positive = 1.0
@@ -97,7 +102,9 @@ class Laplace(FitSettings):
     num_draws: Count = 100
     """Draws of the head, for mc."""
 
-    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> GaussianPosterior:
+    def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Posterior:
+        if problem.task == "regression":
+            return self._regression(problem, coreset, rng)
         posterior = self.posterior(problem, coreset, rng)
 
         def features(x: Tensor) -> Tensor:
@@ -163,6 +170,40 @@ class Laplace(FitSettings):
                 )
             factor = torch.linalg.solve_triangular(root, identity, upper=False)
         return HeadPosterior(theta, statistics, features, roots, factor, precision)
+
+    def _regression(self, problem: Problem, coreset: Coreset, rng: Rng) -> Posterior:
+        """As for classes, with the curvature of a Gaussian likelihood: predictions are closed."""
+        if self.predictive == "mc":
+            raise ConfigError(
+                "predictive = 'mc' of laplace has no effect on a regression, whose predictions are"
+                " in closed form; leave it out",
+                code="unused-option",
+                options=["predictive"],
+            )
+        problem = density.under(problem, self.prior, self.prior_scale)
+        theta = self._mode(problem, coreset, rng)
+        with torch.no_grad():
+            x = problem.inputs(coreset.x)
+            statistics = problem.model.statistics(theta, x) or None
+            features = problem.model.features(theta, x, statistics).double()
+            y, weight = (part.double() for part in problem.targets_and_weight(coreset))
+            rows = regression_head.with_one(features) * weight.sqrt()[:, None]
+            gram = rows.mT @ rows / problem.gaussian.relative_noise**2
+            precision = self._head_precision(problem, theta, gram)
+            head = regression_head.fit(problem, features, y, weight, scale=precision**-0.5)
+            own, bias = problem.model.head(theta.double())
+            head = head._replace(mean=torch.cat([own, bias[:, None]], 1).mT)
+        selected = {}
+        if self.choose_prior == "marginal":
+            selected = {"prior_scale": math.sqrt(_fan_in(problem) / precision)}
+        return regression_head.posterior(
+            problem,
+            theta,
+            statistics,
+            head,
+            temperature=self.temperature,
+            selected_settings=selected,
+        )
 
     def _mode(self, problem: Problem, coreset: Coreset, rng: Rng) -> Tensor:
         """The parameters of largest log-posterior, by Adam."""

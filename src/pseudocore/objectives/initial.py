@@ -107,10 +107,12 @@ def initial_inputs(
     if kind == "noise":
         x = rng("noise").normal(*x.shape, dtype=problem.dtype).to(x.device) * x.std()
     if kind == "mix":
-        other, _ = problem.batch(_partners(problem, index, rng("partner")))
+        other, other_y = problem.batch(_partners(problem, index, rng("partner")))
         shape = (len(x), *(1 for _ in x.shape[1:]))
         share = rng("share").uniform(*shape, dtype=problem.dtype).to(x.device)
         x = share * x + (1 - share) * other
+        if problem.task == "regression":
+            y = torch.lerp(other_y, y, share.view(-1, 1))
     return x, y
 
 
@@ -118,7 +120,8 @@ def _partners(problem: Problem, index: Tensor, rng: Rng) -> Tensor:
     """Another training point of the same class for each, (M,), or itself in a class of one."""
     partners = []
     for place, point in enumerate(index.tolist()):
-        others = problem.class_indices[int(problem.data.train.y[point])]
+        label = 0 if problem.task == "regression" else int(problem.data.train.y[point])
+        others = problem.class_indices[label]
         others = others[others != point] if len(others) > 1 else others
         partners.append(others[rng(place).integers(len(others), 1)])
     return torch.cat(partners)

@@ -80,6 +80,20 @@ def loss(mean: Tensor, y: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
     return squared_error - label_log_likelihood(log_probs, y).mean(), log_probs
 
 
+def moved(
+    objective: Callable[[Any], tuple[Tensor, Any]],
+    learned: Any,
+    moments: Any,
+    step_sizes: Sequence[Tensor],
+) -> tuple[Any, Any, Any]:
+    """What is `learned` and its moments after a step of Adam, and what the objective gives beside
+    its value.
+    """
+    gradient, aux = grad(objective, has_aux=True)(learned)
+    change, moments = adam(gradient, moments, step_sizes)
+    return tree_map(torch.sub, learned, change), moments, aux
+
+
 def step(
     objective: Callable[[Any], tuple[Tensor, Tensor]],
     learned: Any,
@@ -96,8 +110,6 @@ def step(
         value, log_probs = objective(learned)
         return value, (value.detach(), log_probs.detach())
 
-    gradient, (value, log_probs) = grad(with_aux, has_aux=True)(learned)
-    change, moments = adam(gradient, moments, step_sizes)
-    new = tree_map(torch.sub, learned, change)
+    new, moments, (value, log_probs) = moved(with_aux, learned, moments, step_sizes)
     accuracy = (log_probs.argmax(1) == y).to(value.dtype).mean()
     return new, moments, RegressionInfo(value, accuracy, new.log_scale.exp())

@@ -106,6 +106,19 @@ class Regression(_Conjugate):
         return x.mT @ (weight[:, None] * x) / self.noise**2
 
 
+class AffineRegression(Regression):
+    """y ~ N(x·θ + θ₀, noise²): as `Regression`, with a bias, the last parameter."""
+
+    def num_parameters(self, num_features: int) -> int:
+        return num_features + 1
+
+    def log_likelihood(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return super().log_likelihood(theta, _with_one(x), y)
+
+    def curvature(self, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        return super().curvature(theta, _with_one(x), y, weight)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Softmax:
     """p(y | x) = softmax of x·W + b, on labels (n,) or class probabilities (n, classes)."""
@@ -128,7 +141,7 @@ class Softmax:
 
     def curvature(self, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """Σ w (diag p − ppᵀ) ⊗ xxᵀ, whose rows of blocks sum to 0."""
-        k, inputs = self.num_classes, torch.cat([x, x.new_ones(len(x), 1)], 1)
+        k, inputs = self.num_classes, _with_one(x)
         p = (inputs @ theta.view(k, -1).mT).softmax(1)
         blocks: list[list[Tensor]] = [[x.new_zeros(())] * k for _ in range(k)]
         for one, other in itertools.combinations(range(k), 2):
@@ -206,6 +219,11 @@ def wasserstein(one: Gaussian, other: Gaussian) -> Tensor:
     traces = one.covariance.trace() + other.covariance.trace()
     squared: Tensor = (one.mean - other.mean).square().sum() + traces - 2 * cross
     return squared
+
+
+def _with_one(x: Tensor) -> Tensor:
+    """Inputs (n, d) with a 1 appended."""
+    return torch.cat([x, x.new_ones(len(x), 1)], 1)
 
 
 def _slope(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, theta: Tensor) -> Tensor:

@@ -80,6 +80,13 @@ def choose(
     selector's network sees of all training points, which learned weights match; by default they
     match what a linear network of zero weights sees.
     """
+    if settings.weighting == "learned" and problem.task == "regression":
+        raise ConfigError(
+            "weighting = 'learned' matches gradients of class probabilities, and the targets of"
+            f" {problem.data.name!r} are numbers; take mass or ones",
+            code="wrong-task",
+            task=problem.task,
+        )
     index, weight = [], []
     of_all = layer() if settings.weighting == "learned" and layer is not None else None
     for group in groups(problem, settings):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.config import Count, Fraction, NonNegative, Range
-from pseudocore.core.errors import DataError
+from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.runtime import autodiff
@@ -179,8 +179,17 @@ def feature_map(
     problem: Problem, kind: Space, recipe: Pretraining, rng: Rng
 ) -> Callable[[Tensor], Tensor]:
     """From training indices (n,) to features (n, d): flattened network inputs, or the features of
-    the network of this recipe.
+    the network of this recipe. In a regression the target is one more input.
     """
+    if problem.task == "regression":
+        if kind == "network":
+            raise ConfigError(
+                "space = 'network' is of a network trained on classes, and the targets of"
+                f" {problem.data.name!r} are numbers; leave it out",
+                code="wrong-task",
+                task=problem.task,
+            )
+        return lambda index: torch.cat([part.flatten(1) for part in problem.batch(index)], 1)
     if kind == "inputs":
         return lambda index: problem.batch(index)[0].flatten(1)
     theta = pretrained(problem, recipe, rng("pretrain")).theta

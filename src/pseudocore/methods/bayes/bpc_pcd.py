@@ -39,9 +39,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pseudocore.core.budget import Budget, mass
-from pseudocore.core.config import Count, NonNegative, Positive, Range, Whole
+from pseudocore.core.budget import Budget
+from pseudocore.core.config import Count, Positive, Range, Whole
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -67,7 +68,7 @@ NUM_FRESH, NUM_PROBES = 40, 1000
 
 class PCDPoints(NamedTuple):
     x: Tensor  # network inputs (M, ...)
-    y: Tensor  # logits of the labels (M, classes), where they are learned
+    y: Tensor  # logits of the labels (M, classes), where they are learned; or numbers (M, 1)
     weight: Tensor  # logarithms (M,)
 
 
@@ -104,6 +105,7 @@ class WalkInfo(NamedTuple):
 class BPCPersistentChains(Budget):
     """Pseudo-coreset by the exact forward KL, from persistent Hamiltonian chains."""
 
+    tasks = BOTH
     assumes: ClassVar[str | None] = "hmc"
     needs_reference: ClassVar[bool | str] = True
     repeats_passes: ClassVar[bool] = True
@@ -119,8 +121,10 @@ class BPCPersistentChains(Budget):
     """
     weight_lr: Positive = 0.01
     """Adam's step size on logarithms of weights, where they are learned."""
-    label_lr: NonNegative = 0.0
-    """Adam's step size on the logits of soft labels; 0 keeps the labels hard."""
+    label_lr: Annotated[float | None, Range(low=0)] = None
+    """Adam's step size on the logits of soft labels, or on the numbers of a regression in their
+    standard deviations; 0 keeps them. Defaults to 0 for labels and to image_lr for numbers.
+    """
     initial: Initial = "real"
     """Start from real points, from mixes of two of a class, or from noise."""
     also: str | None = None
@@ -158,11 +162,14 @@ class BPCPersistentChains(Budget):
                 code="needs-networks",
             )
         x, labels = initial_inputs(problem, self.counts(problem), self.initial, rng("points"))
-        one_hot = torch.eye(problem.num_classes, dtype=x.dtype, device=x.device)[labels]
-        logits = ((1 - SMOOTHING) * one_hot + SMOOTHING / problem.num_classes).log()
-        weight = mass(labels.cpu(), problem.data.class_counts).to(x)
+        weight = problem.mass(labels).to(x)
+        if problem.task == "regression":
+            y, labels = labels, torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        else:
+            one_hot = torch.eye(problem.num_classes, dtype=x.dtype, device=x.device)[labels]
+            y = ((1 - SMOOTHING) * one_hot + SMOOTHING / problem.num_classes).log()
         weight = torch.ones_like(weight) if self.weighting == "ones" else weight
-        points = PCDPoints(x, logits, weight.log())
+        points = PCDPoints(x, y, weight.log())
         chains = self._fresh(problem, self._likelihood(problem, points, labels), rng("chains"))
         probes = rng("unit").permutation(problem.num_train)[:NUM_PROBES]
         unit = problem.batch(probes)[0].std()
@@ -182,7 +189,11 @@ class BPCPersistentChains(Budget):
             networks.theta(chains.z),
         )
         weight_lr = self.weight_lr if self.weighting == "learned" else 0.0
-        rates = [decay * self.image_lr * state.unit, decay * self.label_lr, decay * weight_lr]
+        rates = [
+            decay * self.image_lr * state.unit,
+            decay * self._label_lr(problem),
+            decay * weight_lr,
+        ]
         changes, moments = adam(tree_map(lambda slope: slope / num, slopes), state.moments, rates)
         points = tree_map(torch.sub, state.points, changes)
         total_weight, step_size = points.weight.exp().sum(), chains.log_step.exp().mean()
@@ -191,15 +202,25 @@ class BPCPersistentChains(Budget):
         return PCDState(points, state.labels, moments, chains, state.unit, state.step + 1), info
 
     def coreset(self, problem: Problem, state: PCDState) -> Coreset:
-        x, y, weight = self._decoded(state.points, state.labels)
+        x, y, weight = self._decoded(problem, state.points, state.labels)
+        y = problem.likelihood.raw_targets(y)
         return Coreset(problem.pixels(x).cpu(), y.cpu(), weight.cpu())
 
     def diagnostics(self, problem: Problem, state: PCDState) -> dict[str, Any]:
         return {"lag": self._lag(problem, state)}
 
-    def _decoded(self, points: PCDPoints, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Network inputs, labels or class probabilities, and weights."""
-        y = points.y.softmax(1) if self.label_lr > 0 else labels
+    def _label_lr(self, problem: Problem) -> float:
+        if self.label_lr is None:
+            return self.image_lr if problem.task == "regression" else 0.0
+        return self.label_lr
+
+    def _decoded(
+        self, problem: Problem, points: PCDPoints, labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Network inputs, labels, class probabilities or standardised numbers, and weights."""
+        if problem.task == "regression":
+            return points.x, points.y, points.weight.exp()
+        y = points.y.softmax(1) if self._label_lr(problem) > 0 else labels
         return points.x, y, points.weight.exp()
 
     def _networks(self, problem: Problem) -> Networks:
@@ -207,7 +228,7 @@ class BPCPersistentChains(Budget):
         return Networks((problem, *(problem.also if self.also else ())))
 
     def _likelihood(self, problem: Problem, points: PCDPoints, labels: Tensor) -> LogLikelihood:
-        x, y, weight = self._decoded(points, labels)
+        x, y, weight = self._decoded(problem, points, labels)
         networks = self._networks(problem)
         return lambda thetas: networks.log_likelihood(thetas, x, y) @ weight
 

@@ -53,16 +53,24 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from pseudocore.core.budget import Budget, mass
+from pseudocore.core.budget import Budget
 from pseudocore.core.config import Count, NonNegative, Range
 from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Examples
 from pseudocore.objectives import small_models
 from pseudocore.objectives.initial import Initial, initial_inputs
-from pseudocore.objectives.small_models import Gaussian, Quadratic, SmallModel, Softmax, expand
+from pseudocore.objectives.small_models import (
+    AffineRegression,
+    Gaussian,
+    Quadratic,
+    SmallModel,
+    Softmax,
+    expand,
+)
 from pseudocore.selection.greedy import check_num
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
 
@@ -107,8 +115,9 @@ class PSVIInfo(NamedTuple):
 )
 @dataclass(frozen=True, kw_only=True)
 class PSVI(Budget):
-    """Pseudo-points and weights by reverse KL, for logistic regression."""
+    """Pseudo-points and weights by reverse KL, for logistic and linear regression."""
 
+    tasks = BOTH
     assumes: ClassVar[str | None] = "hmc"
     learns_total_weight: ClassVar[bool] = True
 
@@ -130,17 +139,18 @@ class PSVI(Budget):
     """Noise added to initial points that are learned, in standard deviations of the data."""
 
     def init(self, problem: Problem, rng: Rng) -> PSVIState:
-        model = _softmax(problem)
+        model = small_model(problem)
         x, y = initial_inputs(problem, self.counts(problem), self.initial, rng)
-        weight = mass(y.cpu(), problem.data.class_counts).to(x)
+        weight = problem.mass(y).to(x)
         every = Examples(*problem.batch(torch.arange(problem.num_train)))
         return _begin(self, model, every, Points(x, y, weight), rng("jitter"))
 
     def step(self, problem: Problem, state: PSVIState, rng: Rng) -> tuple[PSVIState, PSVIInfo]:
-        return _advance(self, _softmax(problem), problem.batch, problem.num_train, state, rng)
+        return _advance(self, small_model(problem), problem.batch, problem.num_train, state, rng)
 
     def coreset(self, problem: Problem, state: PSVIState) -> Coreset:
         x, y, weight = state.points
+        y = problem.likelihood.raw_targets(y)
         return Coreset(problem.pixels(x).cpu(), y.cpu(), weight.cpu())
 
 
@@ -303,12 +313,12 @@ def _flat(points: Points) -> Points:
     return Points(points.x.flatten(1).double(), y, points.weight.double())
 
 
-def _softmax(problem: Problem) -> Softmax:
-    """Logistic regression on the network inputs with the problem's prior."""
+def small_model(problem: Problem) -> SmallModel:
+    """Logistic or linear regression on the network inputs with the problem's prior and noise."""
     name, num = problem.model.describe().get("name"), problem.model.num_parameters
     if name != "linear" or num > MAX_PARAMETERS:
         raise ConfigError(
-            f"psvi needs --model linear, logistic regression, with at most {MAX_PARAMETERS:,} "
+            f"psvi needs --model linear, logistic or linear regression, with at most {MAX_PARAMETERS:,} "
             f"parameters, whose covariance it factors; the network is {name} with {num:,}",
             code="model-not-supported",
             model=name,
@@ -317,4 +327,7 @@ def _softmax(problem: Problem) -> Softmax:
     if problem.augment is not None:
         raise ConfigError("psvi takes no augmentation; leave --augment out", code="no-augmentation")
     # One scale for all: the fan-in prior of a single layer is isotropic.
-    return Softmax(num_classes=problem.num_classes, prior=float(problem.prior_moments()[1][0]))
+    prior = float(problem.prior_moments()[1][0])
+    if problem.task == "regression":
+        return AffineRegression(noise=problem.gaussian.relative_noise, prior=prior)
+    return Softmax(num_classes=problem.num_classes, prior=prior)

@@ -46,26 +46,34 @@ Deviations:
       that `last-layer-vi` on all data gives it, its augmented copies included: up to a constant the
       first term is then $D_{KL}[p \| q]$, which has its minimum where the coreset predicts what
       all data do, and not at certainty (off by default).
+  D8. For a regression the likelihood is Gaussian itself, with the problem's noise and prior and
+      $\sum_m w_m$ points: the loss is the evidence bound of all data (`vbpc_regression.py`).
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.config import NonNegative, Positive, Range
+from pseudocore.core.config import Positive, Range
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
+from pseudocore.methods.bayes import vbpc_regression
 from pseudocore.objectives import kernel_regression, multiformation, pool
 from pseudocore.objectives import last_layer_gaussian as gaussian
 from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
 from pseudocore.objectives.pool import Pool, PoolSettings
 from pseudocore.training.optimisers import cosine, start, tree_map
+
+KL_WEIGHT = 1e-3
+"""Of the KL term, where targets are labels."""
 
 
 class VBPCLearned(NamedTuple):
@@ -133,9 +141,10 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         numbers = torch.tensor(
             [self.logit_scale, self.initial_variance()], dtype=problem.dtype, device=problem.device
         ).log()
-        targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
-        log_weight = self.weights(problem, targets).log()
-        learned = VBPCLearned(x, targets, numbers[0], numbers[1], log_weight)
+        if problem.task == "classification":
+            y = kernel_regression.centred(y, problem.num_classes, x.dtype)
+        log_weight = self.weights(problem, y).log()
+        learned = VBPCLearned(x, y, numbers[0], numbers[1], log_weight)
         networks = pool.fill(problem, rng("pool"), size=self.pool_size, max_age=self.max_age)
         return VBPCState(learned, learned, start(learned), networks, x.new_zeros(()))
 
@@ -161,10 +170,9 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
 
         decay = cosine(state.step, self.num_steps)
         weight_lr = self.weight_lr if self.weighting == "learned" else 0.0
-        rates = [self.image_lr, self.label_lr, self.image_lr, self.image_lr, weight_lr]
-        new, moments, info = kernel_regression.step(
-            objective, state.learned, state.moments, [decay * rate for rate in rates], y
-        )
+        sizes = (self.image_lr, self.label_lr, self.image_lr, self.image_lr, weight_lr)
+        rates = [decay * size for size in sizes]
+        new, moments, info = self.moved(problem, objective, state, rates, y)
         average = tree_map(
             lambda old, part: old + (1 - self.averaging) * (part - old), state.average, new
         )
@@ -182,6 +190,17 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         )
         return VBPCState(new, average, moments, networks, state.step + 1), info
 
+    def moved(
+        self,
+        problem: Problem,
+        objective: Callable[[VBPCLearned], tuple[Tensor, Tensor]],
+        state: VBPCState,
+        rates: Sequence[Tensor],
+        y: Tensor,
+    ) -> tuple[VBPCLearned, Any, Any]:
+        """What is learned, its moments and the info after a step of Adam."""
+        return kernel_regression.step(objective, state.learned, state.moments, rates, y)
+
     def coreset(self, problem: Problem, state: VBPCState) -> Coreset:
         x, y, log_scale, log_variance, log_weight = state.average
         numbers = {
@@ -196,6 +215,9 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         weight = self.weights(problem, y)
         if self.weighting == "learned":
             weight = problem.num_train * log_weight.softmax(0)
+        if problem.task == "regression":  # noise and prior are the problem's
+            del provenance["posterior"]
+            y = problem.likelihood.raw_targets(y)
         return Coreset(problem.pixels(x).cpu(), y.cpu(), weight.cpu(), provenance=provenance)
 
     def relative(self, points: VBPCLearned) -> Tensor | None:
@@ -219,12 +241,16 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
 class VBPC(FeatureRegression):
     """Variational Bayesian pseudo-coreset."""
 
+    tasks = BOTH
+
     prior_variance: Positive = 0.01
     """Prior variance of a last-layer output at a typical point; its start when it is learned."""
     learn_variance: bool = False
     """Whether the prior variance is learned beside the points."""
-    kl_weight: NonNegative = 1e-3
-    """Weight of the KL term; 1 is the evidence bound of the full data."""
+    kl_weight: Annotated[float | None, Range(low=0)] = None
+    """Weight of the KL term; 1 is the evidence bound of the full data. Defaults to .001 for labels
+    and to 1 for numbers.
+    """
     match: Literal["labels", "posterior"] = "labels"
     """What predictions for real examples are matched with: their labels, as published, or the
     probabilities that full-data inference gives them.
@@ -235,7 +261,9 @@ class VBPC(FeatureRegression):
         return "last-layer-vi" if self.match == "posterior" else False
 
     def init(self, problem: Problem, rng: Rng) -> VBPCState:
-        if self.match == "posterior":
+        if problem.task == "regression":
+            vbpc_regression.check(self)
+        elif self.match == "posterior":
             _full_predictive(problem)  # computed here, as a captured step cannot
         return super().init(problem, rng)
 
@@ -250,6 +278,8 @@ class VBPC(FeatureRegression):
     def loss(
         self, problem: Problem, learned: VBPCLearned, features: Tensor, real: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor]:
+        if problem.task == "regression":
+            return vbpc_regression.loss(self, problem, learned, features, real, y)
         variance = learned.log_variance.exp() if self.learn_variance else self.prior_variance
         posterior = gaussian.fit(
             features,
@@ -261,8 +291,21 @@ class VBPC(FeatureRegression):
         mean, spread = gaussian.predict(posterior, real)
         log_probs = gaussian.log_probs(mean, spread, learned.log_scale.exp())
         nll = -label_log_likelihood(log_probs, y).mean()
-        divergence = self.kl_weight / problem.num_train * gaussian.kl(posterior).sum()
+        kl_weight = KL_WEIGHT if self.kl_weight is None else self.kl_weight
+        divergence = kl_weight / problem.num_train * gaussian.kl(posterior).sum()
         return nll + divergence, log_probs  # Eq. (27)
+
+    def moved(
+        self,
+        problem: Problem,
+        objective: Callable[[VBPCLearned], tuple[Tensor, Tensor]],
+        state: VBPCState,
+        rates: Sequence[Tensor],
+        y: Tensor,
+    ) -> tuple[VBPCLearned, Any, Any]:
+        if problem.task == "regression":
+            return vbpc_regression.moved(objective, state.learned, state.moments, rates, y)
+        return super().moved(problem, objective, state, rates, y)
 
 
 def _full_predictive(problem: Problem) -> Tensor:
