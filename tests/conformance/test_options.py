@@ -165,6 +165,12 @@ SETUP: dict[str, tuple[str, dict[str, Any], Any]] = {
     "siamese": ("dm", {"augment": "crop"}, False),
     "prior": ("psvi", {"model": "linear"}, "isotropic"),
     "prior_scale": ("psvi", {"model": "linear"}, 0.5),
+    "task": ("uniform", {"data": "table.csv", "target": "z"}, "regression"),
+    "target_noise": (
+        "psvi",
+        {"data": "table.csv", "target": "z", "task": "regression", "model": "linear"},
+        0.5,
+    ),
     "experts": ("bpc-rkl", {"max_start": 1, "num_experts": 1, "num_draws": 2}, "EXPERTS"),
 }
 """A method that shows the effect of a field of the setup, what it needs, and another value."""

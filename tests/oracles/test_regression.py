@@ -216,4 +216,4 @@ def test_the_gradient_of_the_chains_is_that_of_the_forward_kl() -> None:
     found = pc.reduce("bpc-pcd", whole, num_steps=150, image_lr=0.1, num_warmup=30, **options)
     uniform = pc.reduce("uniform", whole, **options)
     kl, other = (pc.fidelity(one, inference="last-layer-vi").kl for one in (found, uniform))
-    assert kl < 0.2 * other
+    assert kl < 0.5 * other

@@ -26,6 +26,7 @@ from pseudocore.core.types import (
 from pseudocore.data import hugging_face, read
 from pseudocore.data import preprocessing as whiten
 from pseudocore.features import backbone
+from pseudocore.inference.last_layer_vi import is_linear
 from pseudocore.models import custom
 from pseudocore.runtime.profiling import stage
 
@@ -45,6 +46,8 @@ def contract_of(reduction: Reduction, problem: Problem, coreset: Coreset) -> Con
         inference = {"inference": DEFAULT_INFERENCE, **reduction.evaluate}
     elif isinstance(reduction.method, AssumesInference) and reduction.method.assumes:
         inference = {"inference": reduction.method.assumes}
+    if problem.task == "regression" and is_linear(problem) and not reduction.evaluate:
+        inference = {}  # the default is exact there
     is_gaussian = problem.task == "regression" or inference.get("inference") == DEFAULT_INFERENCE
     return Contract(
         data=problem.dataset.spec,

@@ -72,9 +72,12 @@ class Budget:
             return [min(self.per_class or PER_CLASS, most) for most in capacity]
         total = min(self.total(problem), sum(capacity))
         if total < len(capacity):
+            advice = (
+                "; for a target of numbers say task = 'regression'" if len(capacity) > 20 else ""
+            )
             raise ConfigError(
                 f"a budget of {total} is less than one point for each of the {len(capacity)} classes "
-                f"of {problem.data.name!r}; {len(capacity)} would be one of each",
+                f"of {problem.data.name!r}; {len(capacity)} would be one of each{advice}",
                 code="fewer-points-than-classes",
                 points=total,
                 num_classes=len(capacity),

@@ -6,11 +6,16 @@ from pseudocore.core.registry import lazy_attribute
 
 if TYPE_CHECKING:
     from pseudocore.estimators.classifier import CoresetClassifier
+    from pseudocore.estimators.regressor import CoresetRegressor
     from pseudocore.estimators.selector import CoresetSelector
 
-__all__ = ["CoresetClassifier", "CoresetSelector"]
+__all__ = ["CoresetClassifier", "CoresetRegressor", "CoresetSelector"]
 
-_PLACES = ("classifier:CoresetClassifier", "selector:CoresetSelector")
+_PLACES = (
+    "classifier:CoresetClassifier",
+    "regressor:CoresetRegressor",
+    "selector:CoresetSelector",
+)
 
 
 def __getattr__(name: str) -> Any:

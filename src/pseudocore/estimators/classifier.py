@@ -11,7 +11,7 @@ from pseudocore.core.types import Coreset, Inference, Method
 from pseudocore.estimators.training_set import (
     Array,
     checked,
-    reduced,
+    of_classes,
     seed_of,
     sklearn,
     validation,
@@ -71,7 +71,7 @@ class CoresetClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator
         """Reduce a training set (n, features) with labels (n,), and infer from the coreset."""
         x, places = checked(self, X, y)
         self._seed = seed_of(self.random_state)
-        self.coreset_ = reduced(self, x, places, self._seed)
+        self.coreset_ = of_classes(self, x, places, self._seed)
         self.posterior_ = self._inferred()
         return self
 

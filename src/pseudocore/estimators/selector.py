@@ -6,7 +6,7 @@ from typing import Any, Self
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.registry import methods
 from pseudocore.core.types import Coreset, Method, Selector
-from pseudocore.estimators.training_set import Array, checked, reduced, seed_of, sklearn
+from pseudocore.estimators.training_set import Array, checked, of_classes, seed_of, sklearn
 
 
 class CoresetSelector(sklearn.base.BaseEstimator):  # type: ignore[misc]
@@ -56,7 +56,7 @@ class CoresetSelector(sklearn.base.BaseEstimator):  # type: ignore[misc]
         """Select from a training set (n, features) with labels (n,)."""
         x, places = checked(self, X, y)
         _check_selects(self.method)
-        coreset = reduced(self, x, places, seed_of(self.random_state))
+        coreset = of_classes(self, x, places, seed_of(self.random_state))
         assert coreset.indices is not None
         self.coreset_ = coreset
         self.indices_ = coreset.indices.numpy()

@@ -1,5 +1,6 @@
 """From what scikit-learn passes to `fit` to a coreset."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,18 @@ def seed_of(random_state: Any) -> int:
     return int(sklearn.utils.check_random_state(random_state).randint(2**31 - 1))
 
 
-def reduced(estimator: Any, x: Array, y: Array, seed: int) -> Coreset:
-    """The coreset of an estimator's method, budget, model and options."""
+def of_classes(estimator: Any, x: Array, y: Array, seed: int) -> Coreset:
+    """The coreset of rows and places of their classes, and an estimator's budget."""
     examples = Examples(torch.from_numpy(x.copy()), torch.from_numpy(y.astype(np.int64)))
     names = tuple(map(str, estimator.classes_.tolist()))
     data = Dataset("table", examples, examples, len(names), names)  # nothing is tested on it
     budget = {"per_class": estimator.per_class, "points": estimator.points}
-    given = {name: value for name, value in budget.items() if value is not None}
+    return reduced(estimator, data, budget, seed)
+
+
+def reduced(estimator: Any, data: Dataset, options: Mapping[str, Any], seed: int) -> Coreset:
+    """The coreset of an estimator's method, model and options, and others that are not None."""
+    given = {name: value for name, value in options.items() if value is not None}
     run = api.reduce(
         estimator.method,
         data,

@@ -77,11 +77,12 @@ def _paper(method: str) -> str:
 
 
 def _points(coreset: Coreset) -> dict[str, Any]:
+    kind = "class probabilities (`p_NAME`)" if coreset.is_soft else "one class each"
     return {
         "points": len(coreset),
         "shape": "x".join(map(str, coreset.x.shape[1:])),
         "classes": ", ".join(coreset.class_names) or coreset.num_classes,
-        "labels": "class probabilities (`p_NAME`)" if coreset.is_soft else "one class each",
+        "labels": "numbers" if coreset.task == "regression" else kind,
         "sum of weights": float(coreset.weight.sum()),
         "are": "training examples" if coreset.indices is not None else "learned",
     }

@@ -63,10 +63,11 @@ def export_npz(coreset: Coreset, path: StrPath) -> None:
     path = Path(path)
     if path.is_file() and not _is_npz_export(path):
         raise _foreign(path)
+    is_numbers = coreset.task == "regression"
     arrays: dict[str, Any] = {
         "x": _array(coreset.x),
-        "y": _array(coreset.labels),
-        "probabilities": _array(coreset.probabilities),
+        "y": _array(coreset.y[:, 0] if is_numbers else coreset.labels),
+        **({} if is_numbers else {"probabilities": _array(coreset.probabilities)}),
         "weight": _array(coreset.weight),
         "class_names": np.array(coreset.class_names, dtype=str),
         "provenance": np.array(encode_json(coreset.provenance)),
@@ -112,8 +113,9 @@ def export_pngs(coreset: Coreset, folder: StrPath) -> None:
 
 
 def table_of(coreset: Coreset) -> dict[str, list[Any]]:
-    """Columns: `label`, `class`, `weight`, `p_NAME` of each class, and the values of x under the
-    names of their features, or `x0`, `x1`, … in the order of memory.
+    """Columns: `label`, `class`, `weight`, `p_NAME` of each class, or `target` and `weight` of a
+    regression; and the values of x under the names of their features, or `x0`, `x1`, … in the
+    order of memory.
     """
     values = coreset.x.detach().cpu().double().flatten(1)
     names = coreset.feature_names or [f"x{place}" for place in range(values.shape[1])]
@@ -136,11 +138,12 @@ def to_hf(coreset: Coreset) -> Any:
     of images `x`, exact, and `image`, an 8-bit picture, instead of single values.
     """
     library = optional_module("datasets", "datasets", "huggingface")
-    names = list(coreset.class_names) or [str(label) for label in range(coreset.num_classes)]
     columns = table_of(coreset) if coreset.x.ndim == 2 else _targets(coreset)
     columns.pop("class", None)
     features: dict[str, Any] = dict.fromkeys(columns, library.Value("float32"))
-    features["label"] = library.ClassLabel(names=names)
+    if coreset.task == "classification":
+        names = list(coreset.class_names) or [str(label) for label in range(coreset.num_classes)]
+        features["label"] = library.ClassLabel(names=names)
     if coreset.x.ndim == 4:
         channels, height, width = coreset.x.shape[1:]
         features["x"] = library.Array3D((channels, height, width), "float32")
@@ -169,15 +172,18 @@ _WRITERS: dict[str, Callable[[Coreset, Path], None]] = {
 
 def _targets(coreset: Coreset) -> dict[str, list[Any]]:
     """What each point stands for, by column."""
+    if coreset.task == "regression":
+        columns = {"target": coreset.y[:, 0], "weight": coreset.weight}
+        return {name: values.detach().cpu().double().tolist() for name, values in columns.items()}
     labels, names = coreset.labels.tolist(), coreset.class_names
-    columns: dict[str, list[Any]] = {"label": labels}
+    found: dict[str, list[Any]] = {"label": labels}
     if names:
-        columns["class"] = [names[label] for label in labels]
-    columns["weight"] = coreset.weight.detach().cpu().double().tolist()
+        found["class"] = [names[label] for label in labels]
+    found["weight"] = coreset.weight.detach().cpu().double().tolist()
     probabilities = coreset.probabilities.detach().cpu().double().T.tolist()
     for label, values in enumerate(probabilities):
-        columns[f"p_{names[label] if names else label}"] = values
-    return columns
+        found[f"p_{names[label] if names else label}"] = values
+    return found
 
 
 def _csv(columns: dict[str, list[Any]]) -> str:
@@ -205,6 +211,8 @@ def _is_csv_export(path: Path) -> bool:
     """Whether a file begins as our tables do."""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         header = next(csv.reader(file), [])
+    if header[:2] == ["target", "weight"]:
+        return True
     return (
         header[:1] == ["label"]
         and "weight" in header[:3]

@@ -57,7 +57,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pseudocore.core.config import Positive, Range
+from pseudocore.core.config import NonNegative, Positive, Range
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem, label_log_likelihood
@@ -71,9 +71,6 @@ from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
 from pseudocore.objectives.pool import Pool, PoolSettings
 from pseudocore.training.optimisers import cosine, start, tree_map
-
-KL_WEIGHT = 1e-3
-"""Of the KL term, where targets are labels."""
 
 
 class VBPCLearned(NamedTuple):
@@ -247,10 +244,8 @@ class VBPC(FeatureRegression):
     """Prior variance of a last-layer output at a typical point; its start when it is learned."""
     learn_variance: bool = False
     """Whether the prior variance is learned beside the points."""
-    kl_weight: Annotated[float | None, Range(low=0)] = None
-    """Weight of the KL term; 1 is the evidence bound of the full data. Defaults to .001 for labels
-    and to 1 for numbers.
-    """
+    kl_weight: NonNegative = 1e-3
+    """Weight of the KL term; 1 is the evidence bound of the full data, which a regression takes."""
     match: Literal["labels", "posterior"] = "labels"
     """What predictions for real examples are matched with: their labels, as published, or the
     probabilities that full-data inference gives them.
@@ -291,8 +286,7 @@ class VBPC(FeatureRegression):
         mean, spread = gaussian.predict(posterior, real)
         log_probs = gaussian.log_probs(mean, spread, learned.log_scale.exp())
         nll = -label_log_likelihood(log_probs, y).mean()
-        kl_weight = KL_WEIGHT if self.kl_weight is None else self.kl_weight
-        divergence = kl_weight / problem.num_train * gaussian.kl(posterior).sum()
+        divergence = self.kl_weight / problem.num_train * gaussian.kl(posterior).sum()
         return nll + divergence, log_probs  # Eq. (27)
 
     def moved(

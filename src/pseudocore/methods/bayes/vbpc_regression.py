@@ -4,11 +4,11 @@ With $\mathcal N(m^*, V^*)$ the posterior of a linear regression on the coreset'
 points, under the problem's noise $\sigma$ and prior (`inference/regression_head.py`),
 
 $$ \tfrac1{|B|}\sum_{(x, y) \in B} \left[\frac{(y - m^{*\top}\phi(x))^2 + \phi(x)^\top V^*\phi(x)}
-   {2\sigma^2} + \log\sigma\right] + \frac{\beta_D}{N} KL\left[\mathcal N(m^*, V^*)\,\|\,\mathcal
+   {2\sigma^2} + \log\sigma\right] + \frac1N KL\left[\mathcal N(m^*, V^*)\,\|\,\mathcal
    N(0, \sigma_0^2 I)\right] , $$
 
-which at $\beta_D = 1$ is minus the evidence bound of all data over N: for a linear network it is
-least at their exact posterior, which as many points as parameters can hold.
+which is minus the evidence bound of all data over N: for a linear network it is least at their
+exact posterior, which as many points as parameters can hold.
 """
 
 import math
@@ -27,7 +27,7 @@ from pseudocore.objectives import last_layer_gaussian as gaussian
 if TYPE_CHECKING:
     from pseudocore.methods.bayes.vbpc import VBPC, VBPCLearned
 
-OF_LABELS = ("logit_scale", "prior_variance", "ridge", "learn_variance", "match")
+OF_LABELS = ("kl_weight", "logit_scale", "prior_variance", "ridge", "learn_variance", "match")
 """Options without effect on numbers."""
 
 
@@ -67,8 +67,7 @@ def loss(
     mean, spread = gaussian.predict(head, regression_head.with_one(real))
     noise = problem.gaussian.relative_noise
     error = (y - mean).square().sum(1) + spread
-    kl_weight = 1.0 if method.kl_weight is None else method.kl_weight
-    divergence = kl_weight / problem.num_train * gaussian.kl(head).sum()
+    divergence = gaussian.kl(head).sum() / problem.num_train
     return error.mean() / (2 * noise**2) + math.log(noise) + divergence, mean
 
 
