@@ -1,6 +1,7 @@
 """Facility location over last-layer gradients, shared by CRAIG, AdaCore and LCMat-S."""
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -10,11 +11,15 @@ from torch import Tensor
 
 from pseudocore.core.config import Range
 from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.selection import facility
 from pseudocore.selection.budgets import Group, SelectorSettings, choose
 from pseudocore.selection.last_layer_gradients import GradientMetric, LastLayer
+
+MANY_WRONG = 0.2
+"""Share of chosen examples that the network gets wrong above which a choice is warned of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,26 @@ def select(
         _, nearest = facility.coverage(rows, places)
         return places, torch.bincount(nearest, minlength=len(places))
 
-    return choose(problem, settings, rule, lambda: layer)
+    coreset = choose(problem, settings, rule, lambda: layer)
+    _warn_of_noise(layer, coreset, methods.name_of(settings))
+    return coreset
+
+
+def _warn_of_noise(layer: LastLayer, coreset: Coreset, name: str) -> None:
+    """Say so where the choice is mostly of examples that the network gets wrong: with noisy labels
+    these lie farthest from all others, and cover nothing but themselves.
+    """
+    if coreset.indices is None:
+        return
+    wrong = (layer.log_probs.argmax(1) != layer.y).double().cpu()
+    of_all, chosen = float(wrong.mean()), float(wrong[coreset.indices].mean())
+    if chosen >= MANY_WRONG and chosen > 2 * of_all:
+        warnings.warn(
+            f"{name} chose points of which its network gets {chosen:.0%} wrong, and {of_all:.0%} of"
+            " all: labels are noisy or the network is overfitted, and uniform or herding may do"
+            " better",
+            stacklevel=2,
+        )
 
 
 def _part_sizes(n: int, num: int, exact: bool) -> tuple[int, int]:

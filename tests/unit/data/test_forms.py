@@ -24,6 +24,8 @@ from torch.utils.data import Dataset as TorchDataset
 import pseudocore
 from pseudocore.core.types import Coreset
 
+pytestmark = pytest.mark.filterwarnings("ignore:lcmat-s chose points")  # the data are noise
+
 METHODS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "herding": {},
