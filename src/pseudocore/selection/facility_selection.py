@@ -18,8 +18,10 @@ from pseudocore.selection import facility
 from pseudocore.selection.budgets import Group, SelectorSettings, choose
 from pseudocore.selection.last_layer_gradients import GradientMetric, LastLayer
 
-MANY_WRONG = 0.2
-"""Share of chosen examples that the network gets wrong above which a choice is warned of."""
+MANY_WRONG, MORE_WRONG = 0.2, 1.5
+"""Share of chosen examples that the network gets wrong, and how many times the data's share, from
+which a choice is warned of.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,7 @@ def _warn_of_noise(layer: LastLayer, coreset: Coreset, name: str) -> None:
         return
     wrong = (layer.log_probs.argmax(1) != layer.y).double().cpu()
     of_all, chosen = float(wrong.mean()), float(wrong[coreset.indices].mean())
-    if chosen >= MANY_WRONG and chosen > 2 * of_all:
+    if chosen >= MANY_WRONG and chosen >= MORE_WRONG * of_all:
         warnings.warn(
             f"{name} chose points of which its network gets {chosen:.0%} wrong, and {of_all:.0%} of"
             " all: labels are noisy or the network is overfitted, and uniform or herding may do"
