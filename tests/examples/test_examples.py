@@ -78,6 +78,16 @@ def test_tensorboard_log(said: str) -> None:
     assert list(Path("events").glob("events.out.tfevents*"))
 
 
+@script("said", ["regression"], indirect=True)
+def test_regression(said: str) -> None:
+    noise = re.search(r"^noise (\d+\.\d)$", said, re.M)
+    assert noise
+    assert 23 < float(noise[1]) < 27
+    uniform, psvi = map(float, re.findall(r"^RMSE\s*↓\s+([\d.]+)", said, re.M))
+    assert psvi < 27 < uniform
+    assert len(re.findall(r"^\d+ \(\d+ to \d+\), was \d+$", said, re.M)) == 3
+
+
 def test_each_is_short_and_listed() -> None:
     listed = (FOLDER / "README.md").read_text()
     for path in SCRIPTS:

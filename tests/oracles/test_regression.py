@@ -75,7 +75,7 @@ def test_hmc_finds_the_exact_posterior(run: Any) -> None:
     """|z| < 4 of the mean at every test input, by the effective number of draws."""
     raw = run.problem.data.test.x
     mean, sd = exact(run.problem, run.coreset, raw)
-    posterior = pc.infer(run.coreset, "hmc", num_draws=250, num_burn=100)
+    posterior = pc.infer(run.coreset, "hmc", num_draws=150, num_burn=60)
     assert posterior.diagnostics is not None
     ess = posterior.diagnostics.predictions.ess_bulk
     found = posterior.predict(raw)
@@ -191,7 +191,11 @@ def test_laplace_is_exact_on_a_linear_network(run: Any) -> None:
 
 @pytest.mark.parametrize(
     ("method", "options", "limit"),
-    [("psvi", {}, 1e-4), ("vbpc", {"image_lr": 0.03, "num_steps": 800}, 2e-3)],
+    [
+        ("psvi", {"num_steps": 250}, 1e-4),
+        ("vbpc", {"image_lr": 0.03, "num_steps": 400}, 5e-3),
+        ("giga", {"draws": "laplace"}, 1e-2),
+    ],
 )
 def test_enough_points_carry_the_exact_posterior(
     method: str, options: dict[str, Any], limit: float
@@ -209,8 +213,12 @@ def test_enough_points_carry_the_exact_posterior(
     assert low - 300 < found.coreset.y.min() <= found.coreset.y.max() < high + 300
 
 
-def test_the_gradient_of_the_chains_is_that_of_the_forward_kl() -> None:
+def test_the_gradient_of_the_chains_is_that_of_the_forward_kl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """bpc-pcd learns points and numbers towards the data: the gap closes, and so does the KL."""
+    short = {"num_chains": 4, "num_burn": 60, "num_draws": 40, "num_leapfrog": 10}
+    monkeypatch.setitem(pc.references.OPTIONS, "hmc", short)
     whole = data()
     options: dict[str, Any] = {"model": "linear", "points": 8, "target_noise": 24.0}
     found = pc.reduce("bpc-pcd", whole, num_steps=150, image_lr=0.1, num_warmup=30, **options)

@@ -1,6 +1,7 @@
 """Regression from end to end: what serves it, what refuses, and what a file keeps."""
 
 import math
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from pseudocore.core.errors import ArtifactError, ConfigError, DataError
 from pseudocore.core.likelihood import check_task
 from pseudocore.core.registry import inferences, methods
 
-SERVING = {"uniform", "full", "herding", "k-center", "psvi", "vbpc", "bpc-pcd"}
+SERVING = {
+    "uniform", "full", "herding", "k-center", "giga", "frank-wolfe", "psvi", "vbpc", "bpc-pcd"
+}  # fmt: skip
 INFERRING = {
     "hmc", "sghmc", "a-sghmc", "sgld", "last-layer-vi", "laplace", "sgd", "ensemble",
 }  # fmt: skip
@@ -153,6 +156,11 @@ def test_options_of_classes_are_refused(
         pc.reduce(method, data, model="linear", points=5, **option)
 
 
+def test_size_is_for_classes(data: pc.Dataset) -> None:
+    with pytest.raises(ConfigError, match="size is for classes"):
+        pc.size(data, within=0.1, model="linear")
+
+
 def test_a_coreset_of_classes_fits_no_regression(run: Any) -> None:
     own = run.coreset
     classes = pc.Coreset(own.x, torch.zeros(len(own), dtype=torch.int64), own.weight)
@@ -169,3 +177,13 @@ def test_herding_sees_targets(data: pc.Dataset) -> None:
 
     assert gap(found.y) < 0.5
     assert found.weight.sum() == len(data.train.y)
+
+
+def test_the_page_runs(own_world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs/regression.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    exec(compile(code, "docs/regression.md", "exec"), {"__name__": "__main__"})
+    assert "RMSE" in capsys.readouterr().out
+    served = re.findall(r"^\| (?:methods|inferences) \| (.*) \|$", page, re.M)
+    named = {name for row in served for name in re.findall(r"`([a-z-]+)`", row)}
+    assert named == SERVING | INFERRING

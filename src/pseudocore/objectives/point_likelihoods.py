@@ -6,8 +6,9 @@ With draws $\theta_1, \dots, \theta_S$ the vector of point n is
 $$ \hat g_n = \frac1{\sqrt{S - 1}} \Big(f_n(\theta_1) - \bar f_n, \dots, f_n(\theta_S) - \bar
    f_n\Big), \qquad \langle \hat g_n, \hat g_m \rangle = \widehat{\operatorname{Cov}}[f_n, f_m] . $$
 
-The draws are of Laplace's approximation for softmax regression on what the last layer sees: the
-inputs of a linear network, or the features of one that was trained on all data and is held fixed.
+The draws are of Laplace's approximation for softmax regression, or the exact posterior of a linear
+one, on what the last layer sees: the inputs of a linear network, or the features of one that was
+trained on all data and is held fixed.
 Everything is in float64.
 """
 
@@ -22,7 +23,7 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.objectives import small_models
-from pseudocore.objectives.small_models import Gaussian, SmallModel, Softmax
+from pseudocore.objectives.small_models import AffineRegression, Gaussian, SmallModel, Softmax
 from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
 MAX_PARAMETERS = 3000
@@ -92,12 +93,21 @@ def point_model(problem: Problem, recipe: Pretraining, rng: Rng, *, name: str) -
             limit=MAX_PARAMETERS,
         )
     _, sd = problem.prior_moments()
-    model = Softmax(num_classes=problem.num_classes, prior=float(sd[-1]))
+    model: SmallModel = Softmax(num_classes=problem.num_classes, prior=float(sd[-1]))
+    if problem.task == "regression":
+        if not is_linear(problem):
+            raise ConfigError(
+                f"{name} needs --model linear for a target of numbers, or draws = 'reference'",
+                code="model-not-supported",
+                model=problem.model.describe().get("name"),
+            )
+        model = AffineRegression(noise=problem.gaussian.relative_noise, prior=float(sd[-1]))
     if is_linear(problem):
         x = torch.cat(
             [problem.inputs(part).flatten(1) for part in torch.split(problem.train_x, 4096)]
         )
-        return PointModel(model, x.double(), problem.train_y)
+        y = problem.train_y
+        return PointModel(model, x.double(), y.double() if y.is_floating_point() else y)
     layer = extract_last_layer(problem, recipe, rng)
     return PointModel(model, layer.features.double(), layer.y)
 

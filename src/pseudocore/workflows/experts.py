@@ -13,6 +13,7 @@ from torch import Tensor
 from pseudocore.assembly import PRIOR_FIELDS, Data, Setup, build, described, reading
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.likelihood import check_task
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import NeedsExperts
 from pseudocore.data import read
@@ -102,6 +103,7 @@ def train_experts(
         given = read(data, reading(setup))
         setup = dataclasses.replace(setup, data=given.name)
     problem = build(setup, given, device=device, network=network)
+    check_task(train_experts, "experts", problem.task)
     command = command or experts_command(
         setup, training, num=num, epochs=epochs, seed=seed, storage=storage, out=out
     )

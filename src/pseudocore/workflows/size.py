@@ -20,6 +20,7 @@ import torch
 from pseudocore.assembly import Data, Reduction, Setup, build, described, reading, resolve
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
+from pseudocore.core.likelihood import check_task
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences, methods
 from pseudocore.core.rng import Rng
@@ -96,6 +97,7 @@ def size(
         given = read(data, reading(made))
         made = dataclasses.replace(made, data=given.name)
     problem = build(made, given, device=device, network=network)
+    check_task(size, "size", problem.task)
     search = _Search(
         problem,
         resolve(made, problem.data),

@@ -48,6 +48,7 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.config import Range
+from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -97,6 +98,7 @@ class Walk(NamedTuple):
 class HilbertCoreset(Pretraining, SelectorSettings):
     """Settings of both."""
 
+    tasks = BOTH
     learns_total_weight: ClassVar[bool] = True
     assumes: ClassVar[str | None] = "hmc"
 
