@@ -21,6 +21,7 @@ from pseudocore.assembly import presets
 from pseudocore.cli.main import main
 from pseudocore.core import config
 from pseudocore.core.registry import inferences, methods, models
+from pseudocore.workflows import references
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -270,6 +271,21 @@ def test_the_example_of_distilled_sets_runs(
     (code,) = blocks("docs/distilled-sets.md", "python")
     exec(compile(code, "docs/distilled-sets.md", "exec"), {"__name__": "__main__"})
     assert "label-robust score" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["tutorials/tabular", "how-to/choose-a-method", "how-to/choose-a-budget", "concepts/coresets"],
+)
+def test_the_guides_run(page: str, own_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few draws and steps."""
+    few = {"num_chains": 1, "num_burn": 2, "num_draws": 4, "num_leapfrog": 2}
+    monkeypatch.setitem(references.OPTIONS, "hmc", few)
+    code = "\n".join(blocks(f"docs/{page}.md", "python"))
+    quick = re.sub(r"(num_(?:steps|draws|burn|leapfrog|chains)\"?[=:] ?)\d+", r"\g<1>4", code)
+    quick = quick.replace('methods=["herding", "psvi"],', 'methods=["herding"],')
+    quick = quick.replace("budgets=[1, 2, 5]", "budgets=[1]")
+    exec(compile(quick, page, "exec"), {"__name__": "__main__"})
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from cyclopts import App
 
 from pseudocore.assembly import READING_FIELDS, Setup
 from pseudocore.cli import flags as flagging
-from pseudocore.cli.console import err
+from pseudocore.cli.console import hint
 from pseudocore.cli.flags import Whole
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError
@@ -69,7 +69,7 @@ def _verb() -> Callable[..., Any]:
         )
         save_coreset(out, points)
         made = points.provenance["distilled"]
-        err.print(
+        hint(
             f"{out}: {len(points)} points, labels {made['labels']}, {made['units']}; next: pseudocore"
             f" evaluate {out} --inference sgd, or pseudocore rank {out}"
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter, validators
 
 from pseudocore.cli import flags as flagging
-from pseudocore.cli.console import err, out, print_json
+from pseudocore.cli.console import err, hint, out, print_json
 from pseudocore.cli.flags import CompileMode, Device, Json
 from pseudocore.cli.output import keep_and_show
 from pseudocore.core import config
@@ -92,4 +92,4 @@ def _keep(document: Mapping[str, Any], file: Path) -> None:
         records.put(file, {"name": document["date"], **document})
     else:
         write_json(file, document)
-    err.print(f"numbers in {file}")
+    hint(f"numbers in {file}")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from pseudocore.evaluation.names import format_metric, metric_title, num_digits
 from pseudocore.evaluation.tables import Row, metric_names
-from pseudocore.workflows.progress import PlainConsole, console
+from pseudocore.workflows.progress import PlainConsole, console, is_quiet
 from pseudocore.workflows.progress import progress as progress
 
 err = console
@@ -28,6 +28,12 @@ out = PlainConsole(
     soft_wrap=True,
     width=None if sys.stdout and sys.stdout.isatty() else _PIPE_WIDTH,
 )
+
+
+def hint(text: str) -> None:
+    """Say on standard error where something went or what to do next, unless asked to be quiet."""
+    if not is_quiet():
+        err.print(text)
 
 
 def print_json(document: Any) -> None:

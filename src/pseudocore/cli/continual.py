@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pseudocore.assembly import NETWORK_FIELDS, Reduction, reading
 from pseudocore.cli import flags as flagging
-from pseudocore.cli.console import err, out, print_json, progress
+from pseudocore.cli.console import hint, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json
 from pseudocore.cli.output import file_name, keep_and_show
 from pseudocore.core import config
@@ -106,7 +106,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _copy(document: Mapping[str, Any], file: Path) -> None:
     write_json(file, document)
-    err.print(f"kept in {file}")
+    hint(f"kept in {file}")
 
 
 def _table(results: Sequence[protocol.Stage]) -> Table:

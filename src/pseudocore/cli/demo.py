@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from pseudocore import api
 from pseudocore.assembly import Reduction, Setup, build
-from pseudocore.cli.console import comparison_table, err, out, progress
+from pseudocore.cli.console import comparison_table, hint, out, progress
 from pseudocore.core.problem import Problem
 from pseudocore.evaluation.tables import comparison
 from pseudocore.store.run_folder import Run
@@ -51,10 +51,10 @@ def demo(
     if find_spec("jinja2") and find_spec("matplotlib"):
         from pseudocore.report.page import render
 
-        err.print(f"report page: {render(runs, folder / 'report.html')}")
+        hint(f"report page: {render(runs, folder / 'report.html')}")
     else:
-        err.print('for the report page: pip install "pseudocore[report]"')
-    err.print(
+        hint('for the report page: pip install "pseudocore[report]"')
+    hint(
         f"{len(runs)} coresets made and evaluated in {time.monotonic() - began:.0f} s; "
         f"they are in {folder}/"
     )

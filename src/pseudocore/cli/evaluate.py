@@ -12,7 +12,7 @@ from pseudocore.assembly import PRIOR_FIELDS, READING_FIELDS, Setup
 from pseudocore.assembly.contracts import DEFAULT_INFERENCE
 from pseudocore.assembly.contracts import intended as intended_for
 from pseudocore.cli import flags as flagging
-from pseudocore.cli.console import err, out, print_json, progress
+from pseudocore.cli.console import err, hint, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
 from pseudocore.cli.output import file_name, keep_and_show, warn_of_divergence
 from pseudocore.core.registry import inferences
@@ -142,7 +142,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
             ),
         )
         if not json:
-            err.print(
+            hint(
                 f"saved in {run}/evaluations; next: pseudocore compare {run} OTHER… "
                 f"or pseudocore report {run} --out report.html"
             )

@@ -10,7 +10,7 @@ from cyclopts import App
 from pseudocore import api
 from pseudocore.assembly import PRIOR_FIELDS, Setup
 from pseudocore.cli import flags as flagging
-from pseudocore.cli.console import err, out, print_json
+from pseudocore.cli.console import err, hint, out, print_json
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
 from pseudocore.evaluation.names import format_metric
 from pseudocore.store.expert_folder import Storage
@@ -106,4 +106,4 @@ def _show(facts: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         for word in (f"--{name}", str(options[name]))
     ]
     following = shlex.join(["--experts", facts["experts"], *shared, "--out", "RUN"])
-    err.print(f"next: pseudocore reduce METHOD DATA {following}")
+    hint(f"next: pseudocore reduce METHOD DATA {following}")

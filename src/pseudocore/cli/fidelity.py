@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from pseudocore.assembly import Setup
 from pseudocore.cli import flags as flagging
-from pseudocore.cli.console import err, out, print_json, progress
+from pseudocore.cli.console import err, hint, out, print_json, progress
 from pseudocore.cli.evaluate import NOT_CHANGEABLE, intended
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
 from pseudocore.cli.output import file_name, keep_and_show, warn_of_divergence
@@ -115,7 +115,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         keep_and_show(lambda: _show(result, f"{run}  {name}", json), *keep)
         if not json:
             where = f"saved in {run}/fidelity" if folder is not None else "not saved: no RUN folder"
-            err.print(where + (f"; recorded in {run}" if record else ""))
+            hint(where + (f"; recorded in {run}" if record else ""))
         return 0
 
     return fidelity

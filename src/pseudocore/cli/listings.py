@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from pseudocore.cli.console import comparison_table, err, out, print_json
+from pseudocore.cli.console import comparison_table, err, hint, out, print_json
 from pseudocore.cli.flags import AtLeastOne, Json, Switch
 from pseudocore.cli.output import warn_of_divergence
 from pseudocore.cli.presets import print_names
@@ -201,7 +201,7 @@ def report(
             path=out,
         )
     path = render(_open(runs), out)
-    err.print(f"open {path} in a browser")
+    hint(f"open {path} in a browser")
     return 0
 
 

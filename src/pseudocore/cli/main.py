@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,8 +28,9 @@ from pseudocore.core.errors import ConfigError, PseudocoreError
 from pseudocore.core.registry import did_you_mean, methods
 from pseudocore.runtime.shortage import is_shortage
 from pseudocore.runtime.stopping import is_shielded
+from pseudocore.workflows.progress import is_verbose, set_verbosity
 
-_VERBS = {
+VERBS = {
     "demo": "Compare coresets of the built-in digits by uniform, FRePo and VBPC with all of them.",
     "methods": "List methods by kind (select, condense, bayes) with papers; inferences; presets.",
     "presets": "List presets; with NAME, print one: its cell, settings and protocols.",
@@ -52,6 +54,7 @@ _VERBS = {
     "machine's peak; and how cost grows.",
     "table": "Fill a published table, or our own (digits), cell by cell from presets; print our "
     "numbers next to theirs. Without NAME: list the tables.",
+    "completion": "Complete verbs, methods and flags in a shell: install, or show the script.",
     "compare": "Tabulate evaluated runs; runs that differ only in their seed share a row.",
     "report": "Write one HTML page: pictures, labels, curves, calibration, comparison, commands.",
     "export": "Copy the coreset of a RUN or file into a format other programs read.",
@@ -88,7 +91,7 @@ def main(tokens: Sequence[str] | None = None) -> None:
     if "--no-lock" in words:
         os.environ["PSEUDOCORE_NO_LOCK"] = "1"  # every verb's, and for its child processes too
         words = [word for word in words if word != "--no-lock"]
-    words = _with_data_limit(words)
+    words = _with_verbosity(_with_data_limit(words))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± or ↑ shows a question mark
@@ -113,6 +116,13 @@ def _with_data_limit(words: list[str]) -> list[str]:
     return rest
 
 
+def _with_verbosity(words: list[str]) -> list[str]:
+    """The words without `--quiet` and `--verbose`, which every verb has."""
+    level = next((word for word in ("--quiet", "--verbose") if word in words), "")
+    set_verbosity(level.removeprefix("--"))
+    return [word for word in words if word not in ("--quiet", "--verbose")]
+
+
 def _run(words: Sequence[str]) -> Any:
     """Run one command line; its exit code."""
     with on_stop(interrupt_once()), warnings.catch_warnings():
@@ -128,6 +138,8 @@ def _run(words: Sequence[str]) -> Any:
             sentence = _sentence(error)
             if sentence is None:
                 raise
+            if is_verbose():
+                traceback.print_exc()
             err.print(f"pseudocore: {sentence}")
             return 2
 
@@ -181,22 +193,28 @@ def _print_once() -> Callable[..., None]:
 
 def make_app(words: Sequence[str]) -> App:
     """The command line; the flags of the verb in `words` may depend on the other words."""
-    app = App(
-        name="pseudocore",
-        help="Turns a training set into a tiny one that carries its posterior.",
-        version=__version__,
-        result_action="return_value",
-        suppress_keyboard_interrupt=False,
-    )
+    app = bare_app()
     called = next((word for word in words if not word.startswith("-")), "")
-    for verb, text in _VERBS.items():
-        loaded = _load(verb, words[words.index(verb) + 1 :]) if verb == called else App(name=verb)
+    for verb, text in VERBS.items():
+        loaded = load(verb, words[words.index(verb) + 1 :]) if verb == called else App(name=verb)
         loaded.help = text
         app.command(loaded)
     return app
 
 
-def _load(verb: str, words: Sequence[str]) -> App:
+def bare_app() -> App:
+    """The command line without verbs."""
+    return App(
+        name="pseudocore",
+        help="Turns a training set into a tiny one that carries its posterior. Every verb takes "
+        "--quiet, --verbose, --no-lock and --data-limit GIB, too.",
+        version=__version__,
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+
+
+def load(verb: str, words: Sequence[str]) -> App:
     """A verb with its flags: this imports its module."""
     if verb == "reduce" and (not words or words[0].startswith("-")):
         return _list_methods(words)

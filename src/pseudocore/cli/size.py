@@ -10,7 +10,7 @@ from cyclopts import App, Parameter, validators
 
 from pseudocore.assembly import Setup
 from pseudocore.cli import flags as flagging
-from pseudocore.cli.console import err, out, print_json, progress
+from pseudocore.cli.console import err, hint, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, Whole
 from pseudocore.core.config import Option, alternatives, options
 from pseudocore.core.errors import ConfigError
@@ -110,7 +110,7 @@ def _show(result: Size, folder: Path, as_json: bool) -> None:
     out.print(result.sentence())
     answer = folder / "coreset.safetensors"
     following = shlex.join(["pseudocore", "fidelity", str(answer)])
-    err.print(f"the coreset is in {answer}, the curve in {folder}; next: {following}")
+    hint(f"the coreset is in {answer}, the curve in {folder}; next: {following}")
 
 
 def _numbers(text: str) -> list[int]:

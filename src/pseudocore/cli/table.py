@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter, validators
 from rich.table import Table
 
-from pseudocore.cli.console import err, out, print_json, progress
+from pseudocore.cli.console import err, hint, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, verb
 from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation.names import format_metric
@@ -127,7 +127,7 @@ def _list(folder: Path, as_json: bool) -> int:
         return 0
     for one in tables:
         out.print(f"{one['name']:<14} {one['cells']:>4} cells  {one['title']}")
-    err.print(
+    hint(
         f"next: pseudocore {NAME} NAME --plan, or pseudocore {NAME} --render for the results in "
         f"{folder}"
     )
@@ -149,7 +149,7 @@ def _render(name: str | None, folder: Path, page: Path | None) -> int:
     with writing(page):
         page.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(page, text.encode())
-    err.print(f"written: {page}")
+    hint(f"written: {page}")
     return 0
 
 

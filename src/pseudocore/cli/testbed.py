@@ -10,7 +10,7 @@ from cyclopts import App, Parameter, validators
 from rich.table import Table
 
 from pseudocore.cli import flags as flagging
-from pseudocore.cli.console import err, out, print_json, progress
+from pseudocore.cli.console import hint, out, print_json, progress
 from pseudocore.cli.flags import Json, Whole
 from pseudocore.cli.output import keep_and_show
 from pseudocore.core import config
@@ -102,14 +102,14 @@ def _keep(folder: Path, document: dict[str, Any], curves: Sequence[Curve]) -> No
         import matplotlib  # noqa: F401
     except ImportError:
         advice = 'for the figures: pip install "pseudocore[report]"'
-        err.print(f"numbers in {folder}/testbed.json; {advice}")
+        hint(f"numbers in {folder}/testbed.json; {advice}")
         return
     from pseudocore.report import testbed_plots
 
     floors = {int(size): values for size, values in document["floors"].items()}
     write_bytes(folder / "steps.svg", testbed_plots.over_steps(curves, floors))
     write_bytes(folder / "sizes.svg", testbed_plots.over_sizes(curves, floors))
-    err.print(f"numbers and figures in {folder}/: testbed.json, steps.svg, sizes.svg")
+    hint(f"numbers and figures in {folder}/: testbed.json, steps.svg, sizes.svg")
 
 
 def _table(document: dict[str, Any]) -> Table:

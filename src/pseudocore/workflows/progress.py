@@ -1,5 +1,6 @@
 """Progress on standard error: a bar on a terminal and in a notebook, else a line now and then."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,10 +9,27 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 
-_SECONDS_BETWEEN_LINES = 30.0
+_SECONDS_BETWEEN_LINES, _VERBOSELY = 30.0, 3.0
+_VERBOSITY = "PSEUDOCORE_VERBOSITY"
 
 Advance = Callable[[int, Mapping[str, float]], None]
 """Called with how much is done and numbers to show."""
+
+
+def set_verbosity(level: str) -> None:
+    """`quiet`, `verbose` or neither, here and in child processes; the environment's stays if empty."""
+    if level:
+        os.environ[_VERBOSITY] = level
+
+
+def is_quiet() -> bool:
+    """Whether progress and hints are left out; results, warnings and errors never are."""
+    return os.environ.get(_VERBOSITY) == "quiet"
+
+
+def is_verbose() -> bool:
+    """Whether progress is reported more often, and errors with where they came from."""
+    return os.environ.get(_VERBOSITY) == "verbose"
 
 
 class PlainConsole(Console):
@@ -60,6 +78,9 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Advance]:
     Returns:
         A context whose value is called with the number of steps done and numbers to show.
     """
+    if is_quiet():
+        yield lambda done, numbers: None
+        return
     if not (console.is_terminal or console.is_jupyter):
         yield _lines(title, total)
         return
@@ -88,7 +109,8 @@ def _lines(title: str, total: int) -> Advance:
 
     def advance(done: int, numbers: Mapping[str, float]) -> None:
         nonlocal last
-        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+        pause = _VERBOSELY if is_verbose() else _SECONDS_BETWEEN_LINES
+        if time.monotonic() - last >= pause:
             last = time.monotonic()
             console.print(f"{title}: {done}/{total}  {_text(numbers)}")
 
