@@ -88,6 +88,17 @@ def test_regression(said: str) -> None:
     assert len(re.findall(r"^\d+ \(\d+ to \d+\), was \d+$", said, re.M)) == 3
 
 
+@script("said", ["frozen_features"], indirect=True)
+def test_frozen_features(said: str) -> None:
+    assert "6 points of shape (144,)" in said
+    assert accuracy(said) > 0.9
+
+
+@script("said", ["own_network"], indirect=True)
+def test_own_network(said: str) -> None:
+    assert "torch.Size([40, 1562])" in said
+
+
 def test_each_is_short_and_listed() -> None:
     listed = (FOLDER / "README.md").read_text()
     for path in SCRIPTS:
