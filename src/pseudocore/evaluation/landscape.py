@@ -20,7 +20,7 @@ from torch import Tensor
 from pseudocore.core.errors import ConfigError
 
 PLACES = tuple(round(-0.5 + 0.1 * place, 1) for place in range(21))
-"""Where a slice is taken unless told: from half a length before the first network to half a length
+"""Where a slice is taken by default: from half a length before the first network to half a length
 beyond the second.
 """
 
