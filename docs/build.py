@@ -81,7 +81,9 @@ def finish(page: Path) -> None:
 
     script = os.path.relpath(SITE / "offline.js", page.parent)
     text = text.replace(FETCHED, f'<script src="{script}"></script>')
-    text = re.sub(r"(<pre>(?:<span></span>)?<code)>", r'\1 tabindex="0">', text)  # scrolls by keyboard
+    text = re.sub(
+        r"(<pre>(?:<span></span>)?<code)>", r'\1 tabindex="0">', text
+    )  # scrolls by keyboard
     page.write_text(MATH.sub(mathml, text), encoding="utf-8")
 
 
