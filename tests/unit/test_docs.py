@@ -27,9 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
-TO_TRIM = {"vbpc.md"}
-"""Pages that are still too long."""
-
 pytestmark = pytest.mark.usefixtures("own_world")
 every_page = pytest.mark.parametrize(
     "page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES]
@@ -212,7 +209,7 @@ def test_no_page_is_longer_than_2500_words() -> None:
         for page in PAGES
         if page.name != "CHANGELOG.md" and (num := len(page.read_text().split())) > 2500
     }
-    assert long.keys() <= TO_TRIM
+    assert long == {}
 
 
 def test_every_inference_and_model_is_named_on_some_page() -> None:
