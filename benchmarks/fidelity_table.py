@@ -53,6 +53,9 @@ LABELS: dict[str, tuple[str, dict[str, Any]]] = {
     "uniform": ("uniform", {}),
     "herding": ("herding", {}),
     "lcmat-s": ("lcmat-s", {}),
+    "kernel-herding": ("kernel-herding", {}),
+    "kernel-thinning": ("kernel-thinning", {}),
+    "stein-thinning": ("stein-thinning", {}),
     "psvi": ("psvi", {}),
     "bpc-pcd": ("bpc-pcd", {"num_steps": 2000}),
     "vbpc": ("vbpc", {"num_steps": 1500}),
@@ -74,6 +77,7 @@ LEARN = {"bpc-pcd": "hmc", "vbpc-posterior": "last-layer-vi", "vbpc-posterior-30
 STEPS = ("vbpc-300", "vbpc-posterior-300")
 MAIN = ("uniform", "vbpc-posterior", "bpc-pcd", "psvi", "vbpc", "herding")
 REST = ("frepo", "dm", "bpc-fkl", "bpc-rkl", "bpc-w")
+KERNELS = ("kernel-herding", "kernel-thinning", "stein-thinning")
 TABULAR = ("uniform", "psvi", "herding", "lcmat-s")
 SHOWN = ("fidelity_kl", "fidelity_floor_kl", "fidelity_tv", "accuracy", "nll")
 
@@ -101,6 +105,8 @@ def plan(num_seeds: int) -> Iterator[Job]:
         yield from _jobs(digits, STEPS, PER_CLASS, seed)
     for seed in range(num_seeds):
         yield from _jobs(digits, REST, PER_CLASS, seed)
+        yield from _jobs(digits, KERNELS, PER_CLASS, seed)
+        yield from _jobs(tabular, KERNELS, sizes, seed)
 
 
 def _jobs(

@@ -206,6 +206,7 @@ def evaluate(
     num_robust: int = 1000,
     published: bool = False,
     landscape: bool = False,
+    discrepancy: bool = False,
     fidelity: bool | references.Source = False,
     on_seed: Callable[[int, Metrics | RegressionMetrics], None] = lambda seed, metrics: None,
     **options: Any,
@@ -227,6 +228,7 @@ def evaluate(
         num_robust: Test inputs used for `severities` and `ood`.
         published: Also compute NLL and ECE as published evaluators do, in batches of 256.
         landscape: Also the losses of coreset and data along a line between two networks.
+        discrepancy: Also MMD and KSD of the points to the data.
         fidelity: Also the distance to full-data inference: True, or a reference as in `fidelity`.
         on_seed: Called with each seed and its metrics.
         **options: Fields of the inference, when it is given by name.
@@ -268,6 +270,7 @@ def evaluate(
             num_robust,
             published,
             landscape,
+            discrepancy,
             None if full is None else full.predictions(problem.data.test.x),
         )
         shown = decoded(problem, points) if points.is_encoded else points

@@ -11,6 +11,8 @@ ATTRIBUTES = {
     "frank-wolfe": {"model": MLP(width=4, depth=1), "options": {"num_projections": 300}},
     "giga": {"model": MLP(width=4, depth=1), "options": {"num_projections": 300}},
     "herding": {"deterministic": True},
+    "kernel-herding": {"deterministic": True},
+    "stein-thinning": {"deterministic": True},
     "k-center": {"deterministic": True},
     "psvi": {"model": Linear(), "options": {"num_steps": 4}},
 }

@@ -65,6 +65,7 @@ NETWORK = {
 }
 POOL = {name: Effect({"num_steps": 6, "max_age": 3}) for name in ("pool_size", "max_age")}
 CHAIN = {"step_size": Effect(other=1e-3)}
+REFERENCES = {"num_references": Effect(other=2), "length_scale": Effect(other=0.1)}
 HILBERT = {"draws": Effect({"weighting": "mass"}, other="reference")}
 OF: dict[str, Mapping[str, Effect | str]] = {
     "a-sghmc": CHAIN,
@@ -85,6 +86,9 @@ OF: dict[str, Mapping[str, Effect | str]] = {
         "weight_lr": Effect({"weighting": "learned"}),
     },
     "k-center": NETWORK,
+    "kernel-herding": NETWORK | REFERENCES,
+    "kernel-thinning": NETWORK | REFERENCES,
+    "stein-thinning": NETWORK,
     "kip": {
         "bias_variance": Effect({"kernel": "ntk"}),
         "kernel_depth": Effect({"kernel": "ntk"}),

@@ -60,6 +60,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         num_robust: Annotated[int, AtLeastOne] = _NUM_ROBUST,
         published: Annotated[bool, Switch] = False,
         landscape: Annotated[bool, Switch] = False,
+        discrepancy: Annotated[bool, Switch] = False,
         fidelity: Annotated[bool, Switch] = False,
         reference: str | None = None,
         data: str | None = None,
@@ -81,6 +82,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
                 numbers.
             landscape: Also compute the losses of coreset and data between networks trained on
                 either, for the report.
+            discrepancy: Also compute MMD and KSD, how far the points are from the data.
             fidelity: Also measure the distance to inference on all data, which takes as long as that
                 does; it is kept for next time.
             reference: As for pseudocore fidelity; implies --fidelity.
@@ -107,6 +109,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
                 num_robust=num_robust,
                 published=published,
                 landscape=landscape,
+                discrepancy=discrepancy,
                 fidelity=fidelity if reference is None else reference,
                 on_seed=lambda seed, metrics: advance(
                     seed + 1 - first_seed, dict(list(metrics.scalars().items())[:2])
@@ -125,6 +128,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
             "num_robust": num_robust if result["robust"] and num_robust != _NUM_ROBUST else None,
             "published": "yes" if published else None,
             "landscape": "yes" if landscape else None,
+            "discrepancy": "yes" if discrepancy else None,
             "fidelity": "yes" if fidelity or reference else None,
             "reference": reference and Path(reference).name,
             "first_seed": first_seed,

@@ -14,6 +14,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Inference, Predict, SelectsSettings
 from pseudocore.evaluation import regression
+from pseudocore.evaluation.discrepancy import discrepancies
 from pseudocore.evaluation.fidelity import measure_seed
 from pseudocore.evaluation.landscape import Points, along
 from pseudocore.evaluation.metrics import Metrics, Spread, in_batches, measure, spreads
@@ -51,6 +52,7 @@ class Extras(NamedTuple):
     num_robust: int = 1000
     published: bool = False
     landscape: bool = False
+    discrepancy: bool = False
     full: FullPredictions | None = None
     """What full-data inference predicts for the test set."""
 
@@ -159,8 +161,13 @@ def assess(
             corrupted = corrupted_sets(problem.dataset, extras.severities, extras.num_robust)
     check_task(inference, inferences.name_of(inference), problem.task)
     found: list[_Seed] = []
+    distances: dict[str, float] = {}
+    if extras.discrepancy:
+        with stage("discrepancy"):
+            distances = discrepancies(problem, coreset)
     for seed in seeds:
-        found.append(_one(inference, problem, coreset, seed, extras, corrupted))
+        one = _one(inference, problem, coreset, seed, extras, corrupted)
+        found.append(one._replace(more=one.more | distances))
         on_seed(seed, found[-1].metrics)
     each = list(zip(seeds, found, strict=True))
     diagnoses = [one.diagnosis for one in found if one.diagnosis is not None]

@@ -45,11 +45,13 @@ _FIDELITY_DETAILS = {
     "fidelity_parameter_w2": ("parameter W2 to full", min),
     "fidelity_w2": ("W2 to full", min),
 }
+_DISCREPANCY = {"mmd": ("MMD to the data", min), "ksd": ("KSD to the classes", min)}
 _ALL = (
     _MAIN
     | _REGRESSION
     | _FIDELITY
     | _FIDELITY_DETAILS
+    | _DISCREPANCY
     | _CALIBRATION
     | _CORRUPTED
     | _PUBLISHED

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pseudocore.methods.select.herding import Herding
     from pseudocore.methods.select.hilbert import GIGA, FrankWolfe
     from pseudocore.methods.select.k_center import KCenter
+    from pseudocore.methods.select.kernel import KernelHerding, KernelThinning, SteinThinning
     from pseudocore.methods.select.lcmat_s import LCMatS
     from pseudocore.methods.select.uncertainty import Entropy, LeastConfidence, Margin
     from pseudocore.methods.select.uniform import Uniform
@@ -65,6 +66,8 @@ INDEX = {
     "grand": "select.grand:GraNd",
     "herding": "select.herding:Herding",
     "k-center": "select.k_center:KCenter",
+    "kernel-herding": "select.kernel:KernelHerding",
+    "kernel-thinning": "select.kernel:KernelThinning",
     "kip": "condense.kip:KIP",
     "lcmat-c": "condense.lcmat_c:LCMatC",
     "lcmat-s": "select.lcmat_s:LCMatS",
@@ -74,6 +77,7 @@ INDEX = {
     "margin": "select.uncertainty:Margin",
     "mtt": "bayes.bpc_w:MTT",
     "psvi": "bayes.psvi:PSVI",
+    "stein-thinning": "select.kernel:SteinThinning",
     "uniform": "select.uniform:Uniform",
     "vbpc": "bayes.vbpc:VBPC",
 }
@@ -83,8 +87,10 @@ __all__ = [
     "CAFE", "CRAIG", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "PSVI", "VBPC", "AdaCore",
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
     "BPCWasserstein", "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting",
-    "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter", "LCMatC",
-    "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "Margin", "Uniform", "register",
+    "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter",
+    "KernelHerding", "KernelThinning", "LCMatC",
+    "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "Margin",
+    "SteinThinning", "Uniform", "register",
 ]  # fmt: skip
 
 
