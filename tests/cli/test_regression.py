@@ -37,7 +37,9 @@ def test_from_a_table_to_scores(done: Cli, table: str) -> None:
     assert "fidelity_w2" in json.loads(done("fidelity one --json").out)
     assert "RMSE" in done("compare one two").out
     done("report one two --out page.html")
-    assert "RMSE" in Path("page.html").read_text()
+    page = Path("page.html").read_text()
+    assert "RMSE" in page
+    assert "Soft labels" not in page
     done("export one points.csv")
     done("export one points.csv")  # over its own export
     done("export one points.npz")

@@ -187,3 +187,18 @@ def test_the_page_runs(own_world: Path, capsys: pytest.CaptureFixture[str]) -> N
     served = re.findall(r"^\| (?:methods|inferences) \| (.*) \|$", page, re.M)
     named = {name for row in served for name in re.findall(r"`([a-z-]+)`", row)}
     assert named == SERVING | INFERRING
+
+
+def test_features_and_images_have_regressions_too(data: pc.Dataset) -> None:
+    embedded = torch.cat([data.train.x, data.train.x.square()], 1)
+    test = torch.cat([data.test.x, data.test.x.square()], 1)
+    run = pc.reduce("psvi", data, features=(embedded, test), points=8, num_steps=20)
+    nearest = run.coreset.nearest
+    assert nearest is not None
+    assert len(nearest) == 8  # among all: there are no classes
+    images = torch.randint(0, 256, (30, 1, 8, 8), dtype=torch.uint8)
+    y = images.double().mean((1, 2, 3)) / 10 + 0.5
+    of_images = pc.dataset(images, y, layout="NCHW")
+    small = {"width": 4, "depth": 1}
+    made = pc.reduce("vbpc", of_images, points=4, num_steps=2, batch_size=8, **small)
+    assert pc.infer(made, num_steps=5).predict(images[:2]).mean.shape == (2,)

@@ -78,13 +78,16 @@ def embed(
 
 
 def nearest(problem: Problem, coreset: Coreset) -> Tensor:
-    """The training point nearest to each point of a coreset, among those of its class, (M,)."""
+    """The training point nearest to each point of a coreset, among those of its class, (M,); of a
+    regression among all.
+    """
     points, labels = problem.inputs(coreset.x).flatten(1), coreset.labels.to(problem.device)
     best = points.new_full((len(points),), torch.inf)
     place = torch.zeros(len(points), dtype=torch.int64, device=points.device)
     for number, (x, y) in enumerate(problem.batches(BLOCK)):
         gaps = torch.cdist(points, x.flatten(1))
-        gaps = gaps.masked_fill(labels[:, None] != y, torch.inf)
+        if problem.task == "classification":
+            gaps = gaps.masked_fill(labels[:, None] != y, torch.inf)
         found, index = gaps.min(1)
         place = torch.where(found < best, index + number * BLOCK, place)
         best = torch.minimum(found, best)

@@ -50,7 +50,11 @@ def show(coreset: Coreset, class_names: Sequence[str]) -> Gallery:
     """The gallery of a coreset; `class_names` may be empty."""
     labels = coreset.labels.tolist()
     shown = _shown(labels)
+    is_numbers = coreset.task == "regression"
     classes = [_name(label, class_names) for label in labels]
+    if is_numbers:
+        flat = coreset.x.ndim == 2 and coreset.x.shape[1] == 2
+        classes = ["points" if flat else f"{value:.4g}" for value in coreset.y[:, 0].tolist()]
     notes = _notes(coreset)
     pictures: dict[str, list[svg.Image]] = {}
     figures: list[svg.Image] = []
@@ -62,11 +66,13 @@ def show(coreset: Coreset, class_names: Sequence[str]) -> Gallery:
         figures.append(scatter(coreset.x[order], [classes[point] for point in order]))
     else:
         numbers = _numbers(coreset.x, _shown(labels, _MAX_ROWS), classes)
+        if is_numbers:
+            numbers = Numbers(["target", *numbers.head[1:]], numbers.rows)
         notes.append(
             f"The points have shape {tuple(coreset.x.shape[1:])}, so their first numbers stand in "
             "for pictures."
         )
-    if coreset.is_soft:
+    if coreset.is_soft and not is_numbers:
         columns = [_name(label, class_names) for label in range(coreset.y.shape[1])]
         rows = [classes[point] for point in shown]
         figures.append(heat_map(coreset.y[shown], rows, columns))
