@@ -28,7 +28,7 @@ from pseudocore.core.errors import ConfigError, PseudocoreError
 from pseudocore.core.registry import did_you_mean, methods
 from pseudocore.runtime.shortage import is_shortage
 from pseudocore.runtime.stopping import is_shielded
-from pseudocore.workflows.progress import is_verbose, set_verbosity
+from pseudocore.workflows.progress import is_verbose, parts, set_verbosity
 
 VERBS = {
     "demo": "Compare coresets of the built-in digits by uniform, FRePo and VBPC with all of them.",
@@ -130,7 +130,8 @@ def _run(words: Sequence[str]) -> Any:
         try:
             with on_stop(exit_now):
                 app = make_app(words)  # may import torch, which takes a second or two
-            return app(words, exit_on_error=False, print_error=False)
+            with parts():
+                return app(words, exit_on_error=False, print_error=False)
         except KeyboardInterrupt:
             err.print("interrupted")
             return _STOPPED

@@ -24,6 +24,7 @@ from pseudocore.inference.draws import Draws, MemoryDraws
 from pseudocore.inference.draws_posterior import DrawsPosterior
 from pseudocore.inference.regression import posterior_of_draws
 from pseudocore.runtime.loop import Checkpoints, drive
+from pseudocore.runtime.reporting import report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +169,7 @@ def run_chains(
     kept.reserve(sampler.num_draws, theta.numel() * theta.element_size())
 
     def keep(done: int, state: Any, info: Any) -> None:
+        report("sampling", done, sampler.num_burn + sampler.num_draws)
         if done > sampler.num_burn:
             theta = state.theta if units is None else units.theta(state.theta)
             traces = {name: value for name, value in info._asdict().items() if value.ndim}

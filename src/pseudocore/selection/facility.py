@@ -25,6 +25,7 @@ from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.rng import Device, Rng
+from pseudocore.runtime.reporting import report
 from pseudocore.selection.greedy import check_num
 
 Distance = Callable[[Tensor, Tensor | slice], Tensor]
@@ -129,6 +130,7 @@ def facility_location(
         covered = torch.maximum(covered, rows.take(index)[0])
         bound[index] = -1
         order.append(index)
+        report("selecting", pick + 1, num)
     return torch.cat(order)
 
 

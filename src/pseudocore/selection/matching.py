@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.errors import ConfigError, DataError
+from pseudocore.runtime.reporting import report
 from pseudocore.selection.greedy import check_num
 
 SLACK = 1e-10
@@ -47,6 +48,7 @@ def matching_pursuit(
         index = residual.masked_fill(taken, -torch.inf).argmax(0, keepdim=True)
         taken[index] = True
         order[pick] = index[0]
+        report("selecting", pick + 1, num)
         products[pick] = _finite(inner(index).detach())
         weight = solver.extend(products[pick, order[: pick + 1]], target[index[0]])
         residual = target - weight.to(target) @ products[: pick + 1]

@@ -15,6 +15,7 @@ from pseudocore.core.config import Count
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
 from pseudocore.runtime.draws import Step
+from pseudocore.runtime.reporting import report
 from pseudocore.runtime.steps import StepRunner
 
 
@@ -103,6 +104,7 @@ def train(
     batches = ((None, rng("step", number)) for number in range(num_steps))
     for number, (state, _) in enumerate(loop.steps(before, batches)):
         on_step(number, state.theta)
+        report("training", number + 1, num_steps)
     return state.theta.clone()
 
 

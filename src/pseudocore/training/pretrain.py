@@ -11,6 +11,7 @@ visit (Toneva et al. 2019). The network is a function of (data, model, recipe, s
 a cache keeps it there, so that any number of selectors train it once.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -24,6 +25,7 @@ from pseudocore.core.problem import Problem, label_log_likelihood
 from pseudocore.core.rng import Rng
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.profiling import stage
+from pseudocore.runtime.reporting import report
 from pseudocore.selection.last_layer_gradients import DIVERGED, LastLayer
 from pseudocore.training.loop import Optimiser, TrainingLoop, TrainingState, epoch_of_one
 from pseudocore.training.optimisers import adam, decayed, sgd, start
@@ -115,11 +117,15 @@ def pretrain(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
         moments, optimiser = _optimiser(recipe, theta)
         state = TrainingState(theta, moments, torch.arange(0))
         loop, history = TrainingLoop(gradient, optimiser, problem), _History(problem)
+        per_epoch = math.ceil(problem.num_train / recipe.pretrain_batch_size)
+        done, total = 0, recipe.pretrain_epochs * per_epoch
         for epoch in range(recipe.pretrain_epochs):
             before = state
             batches = epoch_of_one(problem, rng("epoch", epoch), recipe.pretrain_batch_size)
             for state, info in loop.steps(before, batches):
                 history.visit(state.points, info.right)
+                done += 1
+                report("training a network to look through", done, total)
         if not state.theta.isfinite().all():
             raise DataError(DIVERGED, code="diverged")
         return Network(state.theta.clone(), history.forgotten(recipe.pretrain_epochs))

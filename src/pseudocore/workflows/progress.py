@@ -6,8 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
+
+from pseudocore.runtime.reporting import listening
 
 _SECONDS_BETWEEN_LINES, _VERBOSELY = 30.0, 3.0
 _VERBOSITY = "PSEUDOCORE_VERBOSITY"
@@ -84,16 +93,8 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Advance]:
     if not (console.is_terminal or console.is_jupyter):
         yield _lines(title, total)
         return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}", markup=False),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}", style="dim", markup=False),
-    )
     room = console.width - len(title) - 2 * len(str(total)) - 38  # what the other columns leave
-    with Progress(*columns, console=console, transient=True, disable=total == 0) as bar:
+    with _PARTS.beside(_bar(disable=total == 0)) as bar:
         task = bar.add_task(title, total=total, completed=done, numbers="", rate="")
 
         def advance(done: int, numbers: Mapping[str, float]) -> None:
@@ -104,13 +105,93 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Advance]:
         yield advance
 
 
+@contextmanager
+def parts() -> Iterator[None]:
+    """Show how far training, sampling and selecting inside methods and inferences are."""
+    with listening(_PARTS):
+        try:
+            yield
+        finally:
+            _PARTS.end()
+
+
+def _bar(disable: bool = False) -> Progress:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}", style="dim", markup=False),
+    )
+    return Progress(*columns, console=console, transient=True, disable=disable)
+
+
+class _Parts:
+    """What is under way inside a step: beside the bar that is drawn, or as a bar of its own. Parts
+    of less than a second are not shown.
+    """
+
+    def __init__(self) -> None:
+        self._title, self._began, self._shown = "", 0.0, 0.0
+        self._around: Progress | None = None
+        self._own: Progress | None = None
+
+    def __call__(self, title: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if title != self._title:
+            self.end()
+            self._title, self._began, self._shown = title, now, now
+        is_terminal = console.is_terminal or console.is_jupyter
+        pause = 0.1 if is_terminal else _pause()
+        if is_quiet() or now - self._began < 1.0 or now - self._shown < pause:
+            return
+        self._shown = now
+        if not is_terminal:
+            console.print(f"{title}: {done}/{total}")
+        elif self._around is not None:
+            self._around.update(TaskID(0), numbers=f"{title} {done}/{total}")
+        else:
+            if self._own is None:
+                self._own = _bar()
+                self._own.add_task(title, total=total, numbers="", rate="")
+                self._own.start()
+            self._own.update(TaskID(0), completed=done, total=total)
+        if done >= total:
+            self.end()
+
+    def end(self) -> None:
+        """Take it off the screen."""
+        self._title = ""
+        if self._own is not None:
+            self._own.stop()
+            self._own = None
+
+    @contextmanager
+    def beside(self, bar: Progress) -> Iterator[Progress]:
+        """While `bar` is drawn, parts are named beside it: there is one place on a terminal."""
+        self.end()
+        before, self._around = self._around, bar
+        try:
+            with bar:
+                yield bar
+        finally:
+            self._around = before
+
+
+_PARTS = _Parts()
+
+
+def _pause() -> float:
+    return _VERBOSELY if is_verbose() else _SECONDS_BETWEEN_LINES
+
+
 def _lines(title: str, total: int) -> Advance:
     last = time.monotonic()
 
     def advance(done: int, numbers: Mapping[str, float]) -> None:
         nonlocal last
-        pause = _VERBOSELY if is_verbose() else _SECONDS_BETWEEN_LINES
-        if time.monotonic() - last >= pause:
+        if time.monotonic() - last >= _pause():
             last = time.monotonic()
             console.print(f"{title}: {done}/{total}  {_text(numbers)}")
 
