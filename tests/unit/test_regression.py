@@ -156,6 +156,28 @@ def test_options_of_classes_are_refused(
         pc.reduce(method, data, model="linear", points=5, **option)
 
 
+@pytest.mark.parametrize("method", sorted(SERVING))
+def test_every_method_makes_finite_points_with_targets(
+    method: str, data: pc.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {"num_chains": 1, "num_burn": 1, "num_draws": 3, "num_leapfrog": 2}
+    monkeypatch.setitem(pc.references.OPTIONS, "hmc", short)
+    options: dict[str, Any] = {} if method == "full" else {"points": 6}
+    if method in ("psvi", "vbpc", "bpc-pcd"):
+        options["num_steps"] = 3
+    if method == "bpc-pcd":
+        options["num_warmup"] = 5
+    found = pc.reduce(method, data, model="linear", **options)
+    coreset = found.coreset
+    assert coreset.y.shape == (64 if method == "full" else 6, 1)
+    assert all(part.isfinite().all() for part in (coreset.x, coreset.y, coreset.weight))
+    if coreset.indices is not None:
+        assert torch.equal(coreset.y, data.train.y[coreset.indices])
+    again = pc.reduce(method, data, model="linear", **options).coreset
+    assert torch.equal(coreset.y, again.y)
+    assert pc.evaluate(found, seeds=1).metrics["rmse"]["mean"] > 0
+
+
 def test_size_is_for_classes(data: pc.Dataset) -> None:
     with pytest.raises(ConfigError, match="size is for classes"):
         pc.size(data, within=0.1, model="linear")
