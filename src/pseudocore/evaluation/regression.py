@@ -110,4 +110,5 @@ def nll(predicted: Tensor, y: Tensor, task: Task = "regression") -> Tensor:
 def _kl(one: Tensor, other: Tensor) -> Tensor:
     (mean, sd), (mean_of_other, sd_of_other) = one.unbind(1), other.unbind(1)
     squared = sd.square() + (mean - mean_of_other).square()
-    return (sd_of_other / sd).log() + squared / (2 * sd_of_other.square()) - 0.5
+    found = (sd_of_other / sd).log() + squared / (2 * sd_of_other.square()) - 0.5
+    return found.clamp_min(0)  # below 0 only by rounding
