@@ -1,5 +1,6 @@
 """Regression from end to end: what serves it, what refuses, and what a file keeps."""
 
+import dataclasses
 import math
 import re
 from contextlib import suppress
@@ -15,6 +16,7 @@ from pseudocore.core.contract import Contract
 from pseudocore.core.errors import ArtifactError, ConfigError, DataError
 from pseudocore.core.likelihood import check_task
 from pseudocore.core.registry import inferences, methods
+from pseudocore.runtime.bounds import beyond
 
 SERVING = {
     "uniform", "full", "herding", "k-center", "giga", "frank-wolfe", "psvi", "vbpc", "bpc-pcd"
@@ -176,6 +178,19 @@ def test_every_method_makes_finite_points_with_targets(
     again = pc.reduce(method, data, model="linear", **options).coreset
     assert torch.equal(coreset.y, again.y)
     assert pc.evaluate(found, seeds=1).metrics["rmse"]["mean"] > 0
+
+
+@pytest.mark.parametrize("method", ["psvi", "vbpc"])
+def test_targets_may_be_large(method: str, data: pc.Dataset) -> None:
+    """Bounds on what is learned are in standard deviations: prices are no divergence."""
+    y, yt = (1e6 + 1e5 * part.y[:, 0] for part in (data.train, data.test))
+    large = pc.dataset(data.train.x, y, test=(data.test.x, yt))
+    run = pc.reduce(method, large, model="linear", points=6, num_steps=20)
+    assert run.coreset.y.min() > 1e5
+    likelihood = run.problem.likelihood
+    assert beyond(run.coreset, 10.0, 64, likelihood) is None
+    far = dataclasses.replace(run.coreset, y=run.coreset.y + 1e10)
+    assert "targets reached" in str(beyond(far, 10.0, 64, likelihood))
 
 
 def test_size_is_for_classes(data: pc.Dataset) -> None:

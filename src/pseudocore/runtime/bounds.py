@@ -7,6 +7,7 @@ is, so that the last good coreset of a diverged run is one that can be used.
 import torch
 
 from pseudocore.core.errors import DataError
+from pseudocore.core.likelihood import CATEGORICAL, Likelihood
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import ORDINARY, Coreset, Iterative
 
@@ -29,16 +30,24 @@ class Bounds:
             coreset = self._method.coreset(self._problem, state)
         except DataError as error:  # weights that are infinite, or all 0
             return f"no coreset was left ({error})"
-        return beyond(coreset, self._largest, self._problem.num_train)
+        likelihood = self._problem.likelihood
+        return beyond(coreset, self._largest, self._problem.num_train, likelihood)
 
 
-def beyond(coreset: Coreset, largest: float, num_train: int) -> str | None:
+def beyond(
+    coreset: Coreset, largest: float, num_train: int, likelihood: Likelihood = CATEGORICAL
+) -> str | None:
     """What of a coreset is far outside data whose values reach `largest`; None when nothing is."""
     points = float(coreset.x.abs().max())
     if points > MAX_REACH * largest:
         return f"points reached {points:.3g}, far outside the data (at most {largest:.3g})"
-    if coreset.is_soft and (targets := float(coreset.y.abs().max())) > MAX_REACH:
-        return f"targets reached {targets:.3g}, far outside those of labels (at most 1)"
+    if coreset.is_soft:
+        targets = float(likelihood.targets(coreset.y).abs().max())
+        if targets > MAX_REACH:
+            unit = "those of labels (at most 1)"
+            if likelihood.task == "regression":
+                unit = "the data's (in standard deviations)"
+            return f"targets reached {targets:.3g}, far outside {unit}"
     total = float(coreset.weight.sum())
     if total > MAX_REACH * num_train:
         return f"weights reached a sum of {total:.3g}, for {num_train} training points"
