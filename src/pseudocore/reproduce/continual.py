@@ -19,6 +19,7 @@ import torch
 
 from pseudocore import api, assembly
 from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.likelihood import check_task
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
 from pseudocore.objectives.multiformation import decoded
@@ -48,6 +49,7 @@ def continual(
     on_stage: Callable[[Stage], None] = lambda stage: None,
 ) -> list[Stage]:
     """Run the protocol; seed s orders the classes and seeds the reductions and networks."""
+    check_task(continual, "continual", data.task)
     setup = reduction.to_config()["setup"]
     setup = {name: setup[name] for name in setup if name not in ("data", "augment", "experts")}
     results = []
