@@ -3,6 +3,7 @@ and preset there is.
 """
 
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -272,7 +273,13 @@ def test_the_example_of_distilled_sets_runs(
 
 @pytest.mark.parametrize(
     "page",
-    ["tutorials/tabular", "how-to/choose-a-method", "how-to/choose-a-budget", "concepts/coresets"],
+    [
+        "tutorials/images",
+        "tutorials/tabular",
+        "how-to/choose-a-method",
+        "how-to/choose-a-budget",
+        "concepts/coresets",
+    ],
 )
 def test_the_guides_run(page: str, own_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few draws and steps."""
@@ -283,6 +290,20 @@ def test_the_guides_run(page: str, own_world: Path, monkeypatch: pytest.MonkeyPa
     quick = quick.replace('methods=["herding", "psvi"],', 'methods=["herding"],')
     quick = quick.replace("budgets=[1, 2, 5]", "budgets=[1]")
     exec(compile(quick, page, "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("name", ["arrays", "images", "tabular"])
+def test_the_notebooks_are_the_tutorials(name: str) -> None:
+    """As `examples/notebooks/make.py` wrote them: the same Python, every cell run, small outputs."""
+    text = (ROOT / "examples" / "notebooks" / f"{name}.ipynb").read_text()
+    notebook = json.loads(text)
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    source = ["".join(cell["source"]) for cell in code]
+    wanted = [block.strip() for block in blocks(f"docs/tutorials/{name}.md", "python")]
+    assert source == wanted, "run: python examples/notebooks/make.py"
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert any(cell["outputs"] for cell in code)
+    assert (notebook["nbformat"], len(text) < 30_000) == (4, True)
 
 
 @pytest.mark.slow

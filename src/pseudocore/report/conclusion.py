@@ -10,6 +10,8 @@ from pseudocore.evaluation.tables import Row
 _SCORES = ("accuracy", "rmse", "nll")
 """What a row is described by: the first that it has."""
 MAX_SENTENCES = 6
+_BUDGETS = ("points=", "fraction=")
+"""Settings that the number of points says already."""
 _MAX_VARIANT = 40
 """Letters; the table has all of them."""
 
@@ -21,16 +23,28 @@ class Scale(NamedTuple):
     num_train: int | None
 
 
-Scales = Mapping[tuple[str, str, object], Scale]
-"""By method, data set and points per class."""
+Budget = tuple[object, object, object]
+"""Points per class, in all, and as a fraction: one of them."""
+Scales = Mapping[tuple[str, str, Budget], Scale]
+"""By method, data set and budget."""
+
+
+def budget(per_class: object, settings: Mapping[str, object]) -> Budget:
+    """What was asked for, of flat settings."""
+    return per_class, settings.get("options.points"), settings.get("options.fraction")
+
+
+def scale_of(row: Row, scales: Scales) -> Scale | None:
+    return scales.get((row.method, row.data, budget(row.per_class, row.settings)))
 
 
 def conclusions(rows: Sequence[Row], scales: Scales) -> list[str]:
     """A sentence for each data set and budget, the best row of each, small budgets first."""
-    budgets: dict[tuple[str, object], list[Row]] = {}
+    budgets: dict[tuple[str, Budget], list[Row]] = {}
     for row in rows:
         if row.per_class != "all":
-            budgets.setdefault((row.data, row.per_class), []).append(row)
+            asked = budget(row.per_class, row.settings)
+            budgets.setdefault((row.data, asked), []).append(row)
     chosen = [best for alike in budgets.values() if (best := _best(alike))]
     several = len({row.data for row in chosen}) > 1
     found = [_sentence(row, full_row(row, rows), scales, several) for row in chosen]
@@ -59,10 +73,12 @@ def _best(rows: Sequence[Row]) -> Row | None:
 
 
 def _sentence(row: Row, full: Row | None, scales: Scales, names_data: bool) -> str:
-    scale = scales.get((row.method, row.data, row.per_class))
-    budget = f"{row.per_class} per class" if type(row.per_class) is int else ""
-    variant = row.variant if len(row.variant) <= _MAX_VARIANT else "one of several settings"
-    about = ", ".join(part for part in (row.method, budget, variant) if part)
+    scale = scale_of(row, scales)
+    asked = f"{row.per_class} per class" if type(row.per_class) is int else ""
+    settings = [part for part in row.variant.split(", ") if not part.startswith(_BUDGETS)]
+    variant = ", ".join(settings)
+    variant = variant if len(variant) <= _MAX_VARIANT else "one of several settings"
+    about = ", ".join(part for part in (row.method, asked, variant) if part)
     subject = f"{scale.points:,} points ({about})" if scale else about[:1].upper() + about[1:]
     start = f"{row.data}: {subject}" if names_data else subject
     parts = []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pseudocore.evaluation.tables import Row, variants
 from pseudocore.report import svg
-from pseudocore.report.conclusion import Scales, full_row
+from pseudocore.report.conclusion import Scales, full_row, scale_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def _lines(rows: Sequence[Row], metric: str, scales: Scales) -> Lines | None:
     found: dict[tuple[str, ...], list[Point]] = {}
     floors, configs = list[float](), list[dict[str, object]]()
     for row in rows:
-        scale = scales.get((row.method, row.data, row.per_class))
+        scale = scale_of(row, scales)
         if row.per_class == "all" or scale is None or metric not in row.metrics:
             continue
         mean, sd = row.metrics[metric]

@@ -16,7 +16,7 @@ from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation import tables
 from pseudocore.evaluation.names import format_metric, metric_title, num_digits
 from pseudocore.report import comparison_figures, evaluation_figures, svg
-from pseudocore.report.conclusion import Scale, Scales, conclusions
+from pseudocore.report.conclusion import Budget, Scale, Scales, budget, conclusions
 from pseudocore.report.curves import run_curves
 from pseudocore.report.gallery import Gallery, show
 from pseudocore.report.gap_figure import gap
@@ -99,15 +99,17 @@ def _content(runs: Sequence[Run]) -> Context:
     }
 
 
-def _scales(runs: Sequence[Run]) -> dict[tuple[str, str, object], Scale]:
-    """Points and training examples, where all runs of one look have as many."""
-    found: dict[tuple[str, str, object], set[Scale]] = {}
+def _scales(runs: Sequence[Run]) -> dict[tuple[str, str, Budget], Scale]:
+    """Points and training examples, where all runs of one method, data set and budget have as many."""
+    found: dict[tuple[str, str, Budget], set[Scale]] = {}
     for run in runs:
         if (run.path / CORESET_FILE).exists():
             coreset = run.coreset()
             num_train = None if coreset.contract is None else coreset.contract.data.num_train
-            found.setdefault(tables.look(run.config), set()).add(Scale(len(coreset), num_train))
-    return {look: scales.pop() for look, scales in found.items() if len(scales) == 1}
+            method, data, per_class = tables.look(run.config)
+            key = method, data, budget(per_class, _settings(run))
+            found.setdefault(key, set()).add(Scale(len(coreset), num_train))
+    return {key: scales.pop() for key, scales in found.items() if len(scales) == 1}
 
 
 def _side_by_side(groups: Sequence[Context]) -> list[Context]:

@@ -33,11 +33,13 @@ def make_run(tmp_path: Path, images: Coreset) -> MakeRun:
         name: str = "run", method: str = "vbpc", coreset: Coreset | None = images, **given: Any
     ) -> Run:
         seed, accuracies = given.pop("seed", 0), given.pop("accuracies", (0.9,))
+        options = {"per_class": 2, **given.pop("options", {})}
+        options = {name: value for name, value in options.items() if value is not None}
         config = {
             "method": method,
             "seed": seed,
             "setup": {"data": "digits"},
-            "options": {"per_class": 2, **given.pop("options", {})},
+            "options": options,
         }
         run = Run.create(
             tmp_path / name,

@@ -264,7 +264,7 @@ def test_what_was_set_differently_is_never_pooled() -> None:
 
 
 def test_a_gap_is_drawn_by_points_a_line_for_each_setting() -> None:
-    scales = {("vbpc", "digits", ipc): Scale(10 * ipc, 1000) for ipc in (1, 5)}
+    scales = {("vbpc", "digits", (ipc, None, None)): Scale(10 * ipc, 1000) for ipc in (1, 5)}
     rows = [row("vbpc", 0.7, 0.1), row("vbpc", 0.875, None, per_class=5)]
     rows += [row("vbpc", 0.5, None, variant="width=4"), row("full", 0.9375, 0.25, per_class="all")]
     with drawing() as drawn:

@@ -96,6 +96,17 @@ def test_a_page_opens_with_what_it_says(make_run: MakeRun, page: Page) -> None:
     assert "digits, 2 per class, side by side" in got.text
 
 
+def test_budgets_in_all_are_told_apart(make_run: MakeRun, page: Page) -> None:
+    runs = []
+    for name, method, num in (("a", "vbpc", 2), ("b", "vbpc", 4), ("c", "uniform", 4)):
+        few = Coreset(torch.rand(num, 3), torch.arange(num) % 2, torch.ones(num))
+        options = {"per_class": None, "points": num}
+        runs.append(make_run(name, method, few, options=options, accuracies=(0.1 * num,)))
+    text = page(*runs).text
+    assert "2 points (vbpc) reach .200 accuracy." in text
+    assert "4 points (vbpc) reach .400 accuracy." in text
+
+
 def contract_of(num_train: int) -> Contract:
     spec = DataSpec("digits", (1, 8, 8), torch.float32, 3, num_train)
     return Contract(
