@@ -37,7 +37,7 @@ from pseudocore.workflows import references
 
 SETUPS: dict[str, dict[str, Any]] = {
     "digits/linear": {"data": "digits", "model": "linear"},
-    "digits/mlp-32": {"data": "digits", "model": "mlp", "width": 32},
+    "digits/mlp-32": {"data": "digits", "model": "mlp", "width": 32, "depth": 1},
     "digits/convnet-wide-16": {"data": "digits", "model": "convnet-wide", "width": 16},
     "phishing_uci": {"data": "phishing_uci.npz", "model": "linear"},
     "a9a": {"data": "a9a.npz", "model": "linear"},

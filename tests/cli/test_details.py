@@ -62,7 +62,7 @@ def test_landscape_and_choice_of_prior_are_flags(run: str, done: Done, refused: 
 def test_hmc_says_what_it_chose(run: str, done: Done) -> None:
     options = "--select cold --num-draws 2 --num-burn 10 --num-leapfrog 1 --num-chains 2 --seeds 2"
     said = done(f"evaluate {run} --inference hmc {options}").err
-    chosen = r"temperature 0\.\d+( to 0.1)?, prior_scale [48]( to 8)?\n"
+    chosen = r"temperature 0\.\d+( to 0.1)?, prior_scale [248]( to [48])?\n"
     assert re.search(f"chosen, not on the test set: {chosen}", said)
     (file,) = Path("run/evaluations").glob("*.json")
     kept = json.loads(file.read_text())

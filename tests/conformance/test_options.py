@@ -77,6 +77,7 @@ OF: dict[str, Mapping[str, Effect | str]] = {
     "frank-wolfe": HILBERT,
     "frepo": POOL,
     "hmc": {
+        "mass": Effect({"num_burn": 12}),
         "mismatched_momentum": Effect({"momentum_scale": 2.0}),
         "target_accept": Effect({"num_burn": 10, "step_size": 1e-3}),
     },

@@ -240,7 +240,8 @@ def test_leapfrog_is_reversible_and_conserves_energy_to_second_order() -> None:
 def test_burn_in_finds_the_step_size_of_the_target_acceptance(target: float, guess: float) -> None:
     scale, rng = torch.linspace(0.3, 1, 100, dtype=torch.float64), Rng(3)
     log_density: LogDensity = lambda theta, rng: -0.5 * (theta / scale).square().sum(-1)  # noqa: E731
-    hmc = HMC(temperature=1.0, num_burn=150, num_leapfrog=10, step_size=guess, target_accept=target)
+    settings: Any = {"num_burn": 150, "num_leapfrog": 10, "mass": "fan-in"}
+    hmc = HMC(step_size=guess, target_accept=target, **settings)
     state = hmc.init(log_density, 0.1 * rng("theta").normal(32, 100, dtype=torch.float64), rng)
     accept, sizes = [], []
     for number in range(210):

@@ -123,7 +123,7 @@ def test_a_preset_has_a_cell_and_protocols() -> None:
     assert preset.experts.startswith("20, trained by this setup")
     assert preset.seeds == 3
     assert list(preset.protocols) == ["true", "published", "a-sghmc"]
-    assert preset.protocols["true"] == EvaluationProtocol("hmc", {"select": "cold"})
+    assert preset.protocols["true"] == EvaluationProtocol("hmc", dict(FORMER["hmc"]))
     lcmat = presets.find("lcmat2023/cifar10-ipc50-lcmat-s").protocols["true"]
     assert lcmat.options["num_moments"] == 20
     assert (lcmat.setup, lcmat.published) == ({"augment": "crop+flip"}, True)
@@ -234,7 +234,7 @@ def test_both_protocols_of_kim_are_those_of_its_table_3() -> None:
     """HMC and A-SGHMC at 10 per class; λ = 1.5 as 1/√(2λ)."""
     hmc = recipe("kim2022-1", "cifar10-ipc10-bpc-w-hmc")
     assert hmc.preset == "kim2022/cifar10-ipc10-bpc-w"
-    assert hmc.protocols["true"] == EvaluationProtocol("hmc", {"select": "cold"})
+    assert hmc.protocols["true"] == EvaluationProtocol("hmc", dict(FORMER["hmc"]))
     theirs = hmc.protocols["published"]
     assert theirs.published
     assert theirs.options["prior_scale"] == pytest.approx(1 / math.sqrt(3), abs=1e-3)

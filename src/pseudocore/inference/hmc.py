@@ -14,15 +14,17 @@ momentum, mass and Metropolis test are those of one energy.
 | σ_θ, σ_r | `init_scale`, `momentum_scale` (mass σ_r²) |
 | λ | `prior_scale` = 1/√(2λ) with `prior` isotropic |
 
-Cost: `num_leapfrog` gradients on the whole coreset a draw and chain.
+Cost: one gradient on the whole coreset for every leapfrog step of a draw and chain.
 
 Deviations:
 1. The step size is adapted during burn-in (`step_size.py`), if that is 10 draws or more;
-   `target_accept` = 0 keeps it fixed, as published.
+   `target_accept` = 0 keeps it fixed, as published. So are the length of trajectories
+   (`trajectory_length.py`), unless `num_leapfrog` fixes how many steps they take, and the mass of
+   each parameter (`metric.py`), unless `mass` is another.
 2. Every trajectory's step size varies by ±`jitter`, which breaks resonance with the posterior's own
    periods; 0 as published.
-3. Parameters move in units of 1/√(fan-in) of their layer (`mass` = fan-in): the same posterior,
-   whose layers then have the same stiffness; `mass` = equal as published.
+3. Parameters move in units of 1/√(fan-in) of their layer (`mass` = adapted or fan-in): the same
+   posterior, whose layers then have the same stiffness; `mass` = equal as published.
 4. Algorithm 2 prints the Metropolis ratio upside down, $e^{H(\hat\theta, \hat r) - H(\theta, r)}$.
    The authors ran it with the potential the right way and the kinetic energy the wrong way round;
    `flip_kinetic` does so. It does not sample the posterior (N(0, 1) comes out with variance 0.34).
@@ -34,20 +36,22 @@ Deviations:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.config import Count, Fraction, Positive, Whole
+from pseudocore.core.config import Count, Fraction, Positive, Range, Whole
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, LogDensity
-from pseudocore.inference import density
+from pseudocore.inference import density, metric, trajectory_length
 from pseudocore.inference.chain import ChainSampler, Units
 from pseudocore.inference.draws import Draws
-from pseudocore.inference.step_size import Adaptation, adapt, begin
+from pseudocore.inference.metric import Metric
+from pseudocore.inference.step_size import Adaptation, adapt, begin, restart
+from pseudocore.inference.trajectory_length import Length, squared_distance
 
 MIN_BURN_TO_ADAPT = 10
 """Burnt draws below which the step size is not adapted: the first few only swing around it."""
@@ -62,6 +66,8 @@ class HMCState(NamedTuple):
     gradient: Tensor  # of the log-density, (chains, parameters)
     step: Tensor  # proposals made, as float
     adaptation: Adaptation  # of the step size
+    length: Length  # of trajectories
+    metric: Metric
 
 
 class HMCInfo(NamedTuple):
@@ -75,13 +81,13 @@ class HMCInfo(NamedTuple):
 @inferences.register("hmc", kind="sampler", paper="Neal 2011, arXiv 1206.1901")
 @dataclass(frozen=True, kw_only=True)
 class HMC(ChainSampler):
-    """Hamiltonian Monte Carlo, Metropolis-corrected, with adapted step size."""
+    """Hamiltonian Monte Carlo, Metropolis-corrected, with adapted steps and trajectories."""
 
-    num_draws: Count = 20
-    num_burn: Whole = 100
+    num_draws: Count = 100
+    num_burn: Whole = 200
     num_chains: Count = 4
-    num_leapfrog: Count = 10
-    """Leapfrog steps a proposal."""
+    num_leapfrog: Annotated[int | None, Range(low=1)] = None
+    """Leapfrog steps a proposal. Defaults to those of a trajectory whose length burn-in adapts."""
     step_size: Positive = 0.05
     """Leapfrog step size at temperature 1; the first guess when it is adapted. At T it is √T of
     that, as the posterior is √T as wide.
@@ -90,8 +96,9 @@ class HMC(ChainSampler):
     """Acceptance rate that burn-in adapts the step size to; 0 keeps the step size fixed."""
     jitter: Fraction = 0.1
     """Every trajectory's step size is drawn within this share of the adapted one."""
-    mass: Literal["fan-in", "equal"] = "fan-in"
-    """Whether parameters move in units of one over the root of their layer's fan-in, or all alike.
+    mass: Literal["adapted", "fan-in", "equal"] = "adapted"
+    """What parameters move in units of: one over the root of their layer's fan-in, times standard
+    deviations that burn-in finds, or alone; or all alike.
     """
     momentum_scale: Positive = 1.0
     """Standard deviation of the momentum in those units; its square is the mass."""
@@ -105,7 +112,8 @@ class HMC(ChainSampler):
         gradient, value = self._gradient(log_density, rng)(theta)
         step = torch.zeros((), dtype=theta.dtype, device=theta.device)
         adaptation = begin(self.step_size * self.temperature**0.5, value)
-        return HMCState(theta, value, gradient, step, adaptation)
+        length = trajectory_length.begin(theta)
+        return HMCState(theta, value, gradient, step, adaptation, length, metric.begin(theta))
 
     def step(self, log_density: LogDensity, state: HMCState, rng: Rng) -> tuple[HMCState, HMCInfo]:
         gradient_at = self._gradient(log_density, rng)
@@ -114,9 +122,30 @@ class HMC(ChainSampler):
         momentum = self.momentum_scale * rng("momentum").normal(*state.theta.shape, **like)
         uniform = 2 * rng("jitter").uniform(len(state.theta), **like) - 1
         step_size = state.adaptation.log_step.exp() * (1 + self.jitter * uniform)
+        num, burning = self.num_leapfrog, False
+        if num is None:  # read back, so that the step runs eagerly
+            burning = bool(state.step < self.num_burn) and self.num_burn >= MIN_BURN_TO_ADAPT
+            uniform = rng("length").uniform(1, **like)[0]
+            num = trajectory_length.num_steps(state.length, uniform, burning=burning)
+        scale, distances = state.metric.scale, list[Tensor]()
+
+        def gradient_here(measured: Tensor) -> tuple[Tensor, Tensor]:
+            theta = measured * scale
+            if burning:
+                distances.append(squared_distance(theta, state.metric.centre, scale))
+            gradient, value = gradient_at(theta)
+            return gradient * scale, value
+
         theta, after, gradient, value = leapfrog(
-            gradient_at, state.theta, momentum, state.gradient, step_size, self.num_leapfrog, mass
+            gradient_here,
+            state.theta / scale,
+            momentum,
+            state.gradient * scale,
+            step_size,
+            num,
+            mass,
         )
+        theta, gradient = theta * scale, gradient / scale
         # K after − K before
         kinetic = (after.square().sum(-1) - momentum.square().sum(-1)) / (2 * mass)
         energy_error = state.log_density - value + (-kinetic if self.flip_kinetic else kinetic)
@@ -125,13 +154,18 @@ class HMC(ChainSampler):
         step, adaptation = state.step + 1, state.adaptation
         if self.target_accept > 0 and self.num_burn >= MIN_BURN_TO_ADAPT:
             adaptation = self._adapted(adaptation, accept, step)
+        length = state.length
+        if burning:
+            began = squared_distance(state.theta, state.metric.centre, scale)
+            length = trajectory_length.adapt(length, torch.stack(distances) - began, accept)
         per_chain = accepted.unsqueeze(-1)
         theta = torch.where(per_chain, theta, state.theta)
         gradient = torch.where(per_chain, gradient, state.gradient)
         value = torch.where(accepted, value, state.log_density)
+        adapted = self._adapted_metric(state.metric, theta, step)
         energy_error = energy_error.nan_to_num(torch.inf)
         info = HMCInfo(value, accept, accepted.to(value), energy_error, step_size)
-        return HMCState(theta, value, gradient, step, adaptation), info
+        return HMCState(theta, value, gradient, step, adaptation, length, adapted), info
 
     def log_density(self, problem: Problem, coreset: Coreset, rng: Rng) -> LogDensity:
         prior = density.log_prior(problem, self.prior, self.prior_scale, len(coreset))
@@ -173,11 +207,28 @@ class HMC(ChainSampler):
         return lambda theta: density.grad_log_density(cold, theta, rng("density"))
 
     def _adapted(self, adaptation: Adaptation, accept: Tensor, step: Tensor) -> Adaptation:
-        """Adapt while burning in; from the last burnt draw on, the average."""
-        new = adapt(adaptation, accept, step, self.target_accept)
+        """Adapt while burning in, anew where the scale is refreshed; from the last burnt draw on,
+        the average.
+        """
+        since = step
+        if self.mass == "adapted":
+            last = metric.refreshed(step, self.num_burn)
+            since, restarts = step - last, (step == last + 1) & (step > 1)
+            pairs = zip(restart(adaptation), adaptation, strict=True)
+            adaptation = Adaptation(*(torch.where(restarts, *pair) for pair in pairs))
+        new = adapt(adaptation, accept, since, self.target_accept)
         log_step = torch.where(step < self.num_burn, new.log_step, new.log_average)
         pairs = zip(new._replace(log_step=log_step), adaptation, strict=True)
         return Adaptation(*(torch.where(step <= self.num_burn, *pair) for pair in pairs))
+
+    def _adapted_metric(self, before: Metric, theta: Tensor, step: Tensor) -> Metric:
+        if self.num_burn < MIN_BURN_TO_ADAPT:
+            return before
+        new = metric.adapt(before, theta, step, self.num_burn)
+        if self.mass != "adapted":
+            new = new._replace(scale=before.scale)
+        pairs = zip(new, before, strict=True)
+        return Metric(*(torch.where(step <= self.num_burn, *pair) for pair in pairs))
 
 
 def leapfrog(

@@ -33,6 +33,12 @@ def begin(step_size: float, like: Tensor) -> Adaptation:
     return Adaptation(guess + math.log(10), torch.zeros_like(like), guess, torch.zeros_like(like))
 
 
+def restart(adaptation: Adaptation) -> Adaptation:
+    """From the present step sizes, which are near: they are the centre, and not a tenth of it."""
+    none = torch.zeros_like(adaptation.error)
+    return Adaptation(adaptation.log_step, none, adaptation.log_step, none)
+
+
 def adapt(adaptation: Adaptation, accept: Tensor, step: Tensor, target: float) -> Adaptation:
     """The step sizes after the acceptance probabilities (chains,) of update number `step` = 1, 2,
     ...

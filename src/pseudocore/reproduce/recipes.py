@@ -47,7 +47,13 @@ class Recipe:
 
 
 FORMER: Mapping[str, Mapping[str, Any]] = {
-    "hmc": {"select": "cold"},
+    "hmc": {
+        "select": "cold",
+        "num_draws": 20,
+        "num_burn": 100,
+        "num_leapfrog": 10,
+        "mass": "fan-in",
+    },
     "a-sghmc": {"temperature": 0.1, "prior": "fan-in", "prior_scale": 8.0},
 }
 """Options of inferences that were defaults when the tables were measured: what their own protocol

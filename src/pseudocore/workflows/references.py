@@ -43,7 +43,7 @@ CPU; an ensemble beyond.
 """
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "hmc": {"num_chains": 4, "num_burn": 150, "num_draws": 50, "num_leapfrog": 20},
+    "hmc": {"num_chains": 4, "num_burn": 200, "num_draws": 100},
     "sghmc": {"num_chains": 2, "num_burn": 60, "num_draws": 40, "num_inner": 50},
     "ensemble": {"num_members": 10, "num_steps": 2000},
 }
