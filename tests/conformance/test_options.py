@@ -135,6 +135,7 @@ every_entry = pytest.mark.parametrize(
 
 
 @every_entry
+@pytest.mark.filterwarnings("ignore:.*labels are noisy:UserWarning")  # a network of one epoch
 def test_of_a_method_or_inference(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facility, "ENTRIES", 8**2)  # larger groups are subsampled unless `exact`
     suite_of(entry)().test_every_option_has_an_effect()
