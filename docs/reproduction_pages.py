@@ -38,8 +38,8 @@ SAID = {
     "[inference.md](inference.md#the-published-protocol).",
     "tiwary2023": "`uniform`, `herding` and `k-center` scatter around the printed numbers, `forgetting` lies mostly "
     "below. `bpc-cd` lies far below (.30 against .56); what was tried is in [bpc-cd.md](bpc-cd.md).",
-    "lcmat2023": "Most agree. `glister` lies below at the small budgets and `k-center` at the large ones; `herding` and "
-    "`gradmatch-val` lie above at 5 %. Why is in [selection.md](selection-results.md#against-printed-numbers).",
+    "lcmat2023": "About half agree. `glister` lies below at the small budgets and `k-center` at the large ones; `herding` and "
+    "`gradmatch-val` lie above at 5 %. Why is in [selection: results](selection-results.md#against-printed-numbers).",
     "vbpc2025": "One number can be compared: .714 where .698 is printed ([vbpc.md](vbpc.md)).",
 }
 """What each figure shows."""
