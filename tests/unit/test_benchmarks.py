@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -295,3 +296,25 @@ def test_a_task_pool_leaves_out_what_a_failure_needs(
     found = dict(pool.run(tasks, abs, processes={"cpu": 1, "cuda": 0}, **options))
     assert {task.key: value for task, value in found.items()} == {(3,): 3}
     assert "('a',): TypeError" in capsys.readouterr().err
+
+
+def test_the_regression_page_has_the_stored_results() -> None:
+    """Every mean of its three tables."""
+    root = Path(__file__).parents[2]
+    stored = records.read(root / "benchmarks/results/regression.jsonl")
+    page = (root / "docs/regression.md").read_text()
+    tables = re.findall(r"^\| data \| points \|.*\n\|-.*\n((?:\|.*\n)+)", page, re.M)
+    methods = ("uniform", "herding", "giga", "psvi", "vbpc", "bpc-pcd")
+    num = 0
+    for metric, rows in zip(("fidelity_kl", "rmse", "nll"), tables, strict=True):
+        for row in rows.splitlines():
+            data, points, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+            for method, cell in zip(methods, cells, strict=False):
+                known = stored.get(f"{data}/linear/{method}/{points}")
+                assert (known is None) == (cell == "–"), (data, method, points)
+                if known is not None:
+                    mean, shown = known["metrics"][metric]["mean"], cell.split(" ± ")[0]
+                    is_small = shown.startswith("<")
+                    assert mean < 1e-6 if is_small else abs(float(shown) / mean - 1) < 0.12
+                    num += 1
+    assert num > 150
