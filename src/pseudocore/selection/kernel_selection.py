@@ -68,18 +68,13 @@ def _halved(kernel: Kernel, parts: Tensor, rng: Rng, delta: float) -> Tensor:
     """
     num_parts, size = parts.shape
     pairs = parts.view(num_parts, size // 2, 2)
-    gram = torch.stack([kernel(part, part).double() for part in parts])  # (p, 2 s, 2 s)
-    gram = gram.view(num_parts, size // 2, 2, size // 2, 2)
-    # difference of the two rows of a pair against all rows, (p, pair, pair, 2)
-    gap = gram[:, :, 0] - gram[:, :, 1]
-    square = gap[..., 0].diagonal(dim1=1, dim2=2) - gap[..., 1].diagonal(
-        dim1=1, dim2=2
-    )  # b², (p, s)
+    # ⟨k_x − k_x', k_y − k_y'⟩ between the differences of pairs, (p, s, s); b² on the diagonal
+    difference = torch.stack([_between_pairs(kernel, *part.unbind(1)) for part in pairs])
+    square = difference.diagonal(dim1=1, dim2=2)
     sign = torch.zeros(num_parts, size // 2, dtype=torch.float64)
     sigma = torch.zeros(num_parts, dtype=torch.float64)
     coins = rng.uniform(num_parts, size // 2).double()
     log_term = math.sqrt(2 * math.log(2 / delta))
-    difference = gap[..., 0] - gap[..., 1]  # (p, pair, pair): ⟨k_x − k_x', k_y − k_y'⟩
     for pair in range(size // 2):
         b2 = square[:, pair].clamp(min=0)
         limit = torch.maximum(b2.sqrt() * sigma * log_term, b2).clamp(min=1e-300)
@@ -93,6 +88,10 @@ def _halved(kernel: Kernel, parts: Tensor, rng: Rng, delta: float) -> Tensor:
     first = pairs.gather(2, is_second[..., None])[..., 0]
     second = pairs.gather(2, 1 - is_second[..., None])[..., 0]
     return torch.stack([first, second], 1).reshape(2 * num_parts, size // 2)
+
+
+def _between_pairs(kernel: Kernel, x: Tensor, y: Tensor) -> Tensor:
+    return (kernel(x, x) - kernel(x, y) - kernel(y, x) + kernel(y, y)).double()
 
 
 def _discrepancy(kernel: Kernel, part: Tensor, mean: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ Kernel = Callable[[Tensor, Tensor], Tensor]
 Score = Callable[[Tensor], Tensor]
 """Rows (n, d) to the gradients (n, d) of a log-density."""
 
-BLOCK = 1024
+BLOCK = 256
 NUM_MEDIAN = 1000
 """Rows between which the median distance is taken."""
 
