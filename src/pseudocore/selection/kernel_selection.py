@@ -81,7 +81,7 @@ def _halved(kernel: Kernel, parts: Tensor, rng: Rng, delta: float) -> Tensor:
         growth = 1 + (b2 - 2 * limit) * sigma.square() / limit.square()
         sigma = (sigma.square() + b2 * growth.clamp(min=0)).sqrt()
         # sum over all seen minus twice that over the first half: − Σ signs ⟨·, ·⟩
-        alpha = -(sign[:, :pair] * difference[:, pair, :pair]).sum(1)
+        alpha = -(sign * difference[:, pair]).sum(1)  # later signs are still 0
         swap = coins[:, pair] < (0.5 * (1 - (alpha / limit))).clamp(0, 1)
         sign[:, pair] = torch.where(swap, -1.0, 1.0)
     is_second = (sign < 0).long()
