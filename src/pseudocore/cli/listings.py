@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.table import Table
 
 from pseudocore.cli.console import comparison_table, err, hint, out, print_json
 from pseudocore.cli.flags import AtLeastOne, Json, Switch
 from pseudocore.cli.output import warn_of_divergence
-from pseudocore.cli.presets import print_names
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.likelihood import Task
 from pseudocore.core.registry import inferences
@@ -23,21 +21,25 @@ from pseudocore.evaluation.tables import markdown as to_markdown
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.run_folder import Run, refuse_own_file
 
+_KINDS = {
+    "bayes": "learned for their posterior",
+    "condense": "learned for plain training",
+    "select": "selected from the data",
+}
+
 
 def methods(*, json: Json = False) -> int:
     if json:
         fields = ("name", "kind", "paper", "summary")
         print_json([{field: getattr(entry, field) for field in fields} for entry in registry])
         return 0
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("method", "kind", "what it is", "paper"):
-        table.add_column(title)
-    for entry in registry:
-        table.add_row(entry.name, entry.kind, entry.summary, entry.paper)
-    out.print(table)
-    out.print(f"\ninference: {', '.join(entry.name for entry in inferences)}")
-    out.print("presets:   --preset FOLDER/NAME")
-    print_names()
+    for kind, title in _KINDS.items():
+        out.print(f"{title}:")
+        for entry in registry:
+            if entry.kind == kind:
+                out.print(f"  {entry.name:<17}{entry.summary}")
+    out.print(f"inference: {', '.join(entry.name for entry in inferences)}")
+    hint("next: pseudocore reduce METHOD --help; pseudocore presets; --json adds the papers")
     return 0
 
 

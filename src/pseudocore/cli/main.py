@@ -32,7 +32,7 @@ from pseudocore.workflows.progress import is_verbose, parts, set_verbosity
 
 VERBS = {
     "demo": "Compare coresets of the built-in digits by uniform, FRePo and VBPC with all of them.",
-    "methods": "List methods by kind (select, condense, bayes) with papers; inferences; presets.",
+    "methods": "List methods by kind, and inferences; --json adds papers.",
     "presets": "List presets; with NAME, print one: its cell, settings and protocols.",
     "data": "Data sets: list, info NAME, import SRC NAME.",
     "experts": "Train networks on all of DATA and save every epoch, for trajectory matching.",
