@@ -1,59 +1,46 @@
-"""The README's picture: the demo's coresets at one digit per class, chosen by chance beside learned
-by VBPC.
+"""The README's picture: ten digits chosen by chance beside the ten that BPC-PCD learned.
 
-`pseudocore demo --out demo && python benchmarks/readme_picture.py demo
-docs/images/digits-vbpc-ipc1.png`
+    python benchmarks/readme_picture.py uniform.safetensors bpc-pcd.safetensors benchmarks/results/pcd.jsonl PNG
 
-Pictures of seed 0, pixels clipped to [0, 1]; the accuracies are the means over the demo's seeds,
-read from its evaluations.
+The coresets are those that `benchmarks/pcd.py digits --network tanh-32 --per-class 1 --keep DIR` keeps; the
+numbers are of the same seed, from its record. Pixels are clipped to [0, 1].
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from pseudocore.core.types import Coreset
-from pseudocore.evaluation.names import format_metric
-from pseudocore.evaluation.tables import comparison
-from pseudocore.store.run_folder import Run
+import pseudocore
+from pseudocore.reproduce import records
 
-ROWS = {"uniform": "uniform\nten real digits", "vbpc": "VBPC\nten learned digits"}
+TITLES = {"uniform": "ten real digits", "bpc-pcd": "ten learned digits"}
 
 
-def main(demo: Path, picture: Path) -> None:
-    figure = Figure(figsize=(8.2, 1.6), layout="constrained")
-    axes = figure.subplots(len(ROWS), 10)
-    for row, (method, title) in zip(axes, ROWS.items(), strict=True):
-        runs = [Run.open(path) for path in sorted(demo.glob(f"{method}-ipc1-seed*"))]
-        _fill(row, runs[0].coreset())
-        words = {"rotation": 0, "ha": "right", "va": "center", "fontsize": 9, "labelpad": 6}
-        row[0].set_ylabel(f"{title}\naccuracy {_accuracy(runs)}", **words)
+def main(uniform: Path, learned: Path, results: Path, picture: Path) -> None:
+    cells = records.read(results)["digits-tanh-32"]["cells"]
+    figure = Figure(figsize=(9, 1.7), layout="constrained")
+    axes = figure.subplots(2, 10)
+    for row, path, method in zip(axes, (uniform, learned), TITLES, strict=True):
+        key = {"per_class": 1, "seed": 0, "method": method}
+        (cell,) = [one for one in cells if one["key"] == key]
+        coreset = pseudocore.load(path)
+        for place, point in zip(row, coreset.labels.argsort().tolist(), strict=True):
+            _draw(place, coreset.x[point, 0])
+        text = f"{TITLES[method]}\nKL {cell['kl']:.2f}, accuracy {cell['accuracy']:.2f}"
+        row[0].set_ylabel(
+            text.replace("0.", "."), rotation=0, ha="right", va="center", fontsize=9, labelpad=6
+        )
     figure.savefig(picture, dpi=120, metadata={"Software": None})
     print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
 
 
-def _fill(row: Sequence[Any], coreset: Coreset) -> None:
-    for axes, point in zip(row, coreset.labels.argsort().tolist(), strict=True):
-        axes.imshow(
-            coreset.x[point, 0].clamp(0, 1).numpy(),
-            cmap="gray",
-            vmin=0,
-            vmax=1,
-            interpolation="nearest",
-        )
-        axes.set(xticks=[], yticks=[])
-        axes.spines[:].set_visible(False)
-
-
-def _accuracy(runs: Sequence[Run]) -> str:
-    (row,) = comparison(
-        [(run.config, evaluation) for run in runs for evaluation in run.evaluations().values()]
-    )
-    return format_metric(*row.metrics["accuracy"])
+def _draw(axes: Any, image: Any) -> None:
+    axes.imshow(image.clamp(0, 1).numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))

@@ -18,13 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/tutorials/arrays.md")
 """Whose Python a stranger types, with the arrays x, y, x_test and y_test at hand."""
 SCRIPT = """
-import re, sys
+import re, sys, warnings
 from pathlib import Path
 
 import numpy as np
 
 import pseudocore
 from pseudocore.cli import demo, main
+from pseudocore.inference.hmc import HMC
+from pseudocore.workflows import references
 
 assert Path(pseudocore.__file__).is_relative_to(sys.prefix), pseudocore.__file__
 demo.SETUP = {**demo.SETUP, "width": 4}
@@ -40,6 +42,10 @@ rng = np.random.default_rng(0)
 y, y_test = rng.integers(3, size=60), rng.integers(3, size=30)
 x = rng.normal(size=(60, 4)).astype("float32") + y[:, None]
 x_test = rng.normal(size=(30, 4)).astype("float32") + y_test[:, None]
+short = {"num_chains": 2, "num_burn": 4, "num_draws": 4, "num_leapfrog": 2}
+HMC.__init__.__kwdefaults__.update(short)
+references.OPTIONS["hmc"] = short
+warnings.simplefilter("ignore", UserWarning)  # such chains have not mixed
 for page in sys.argv[1:]:
     code = "\\n".join(re.findall(r"^```python\\n(.*?)^```$", Path(page).read_text(), re.M | re.S))
     quick = re.sub(r"\\b(num_(?:steps|draws|burn|leapfrog|chains))=\\d+", r"\\1=2", code)
