@@ -73,8 +73,11 @@ def stein(x: Tensor, score_x: Tensor, y: Tensor, score_y: Tensor, length: float)
 
 def mean_over(kernel: Kernel, num: int, references: Tensor, block: int = BLOCK) -> Tensor:
     """Mean of the kernel between each of `num` rows and the references, (num,), float64."""
-    parts = torch.split(torch.arange(num), block)
-    return torch.cat([kernel(part, references).double().mean(1) for part in parts])
+    # one result for all: small ones between large temporary tensors would fragment the heap
+    found = torch.empty(num, dtype=torch.float64)
+    for part in torch.split(torch.arange(num), block):
+        found[part] = kernel(part, references).mean(1, dtype=torch.float64)
+    return found
 
 
 def quadratic(kernel: Kernel, w: Tensor, v: Tensor, block: int = BLOCK) -> float:
@@ -123,10 +126,10 @@ def kde_score(x: Tensor, length: float) -> Score:
     """The score of a kernel density estimate: Gaussians of one width on all rows (n, d)."""
 
     def score(y: Tensor) -> Tensor:
-        parts = []
-        for part in torch.split(y, BLOCK):
+        found = torch.empty_like(y)
+        for part, into in zip(torch.split(y, BLOCK), torch.split(found, BLOCK), strict=True):
             share = (squared_distances(part, x) / (-2 * length**2)).softmax(1)
-            parts.append((share @ x - part) / length**2)
-        return torch.cat(parts)
+            into.copy_((share @ x - part) / length**2)
+        return found
 
     return score

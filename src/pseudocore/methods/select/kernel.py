@@ -19,7 +19,7 @@ Chen, Welling & Smola (2010), "Super-samples from kernel herding"; Dwivedi & Mac
 thinning" (KT-Split and KT-Swap); Riabiz et al. (2022), "Optimal thinning of MCMC output". Kernel and
 conventions are those of `coreax`.
 
-Cost: n² / classes kernels of d features (at most `num_references` n), then n a point; kernel
+Cost, on the CPU: n² / classes kernels of d features (at most `num_references` n), then n a point; kernel
 thinning n² / classes more.
 
 Deviations:
@@ -68,12 +68,12 @@ class KernelSettings(Pretraining, SelectorSettings):
         length = self.length_scale
         if length is None:
             some = rng("length").permutation(problem.num_train)[: kernels.NUM_MEDIAN]
-            length = kernels.median_distance(features(some.sort().values))
+            length = kernels.median_distance(features(some.sort().values).cpu())
 
         def rule(group: Group) -> Tensor:
             if group.num >= len(group.indices):
                 return torch.arange(len(group.indices))
-            x = features(group.indices)
+            x = features(group.indices).cpu()
             return self._places(x, group.num, length, rng(group.label))
 
         return choose(problem, self, rule, layer if self.space == "network" else None)
