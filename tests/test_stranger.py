@@ -73,7 +73,7 @@ def test_a_stranger_gets_from_the_wheel_to_the_report(
     assert pseudocore.__version__ in version
     printed = _run(python, "-W", "error", "-c", SCRIPT, *(str(ROOT / page) for page in PAGES))
     assert re.search(r"digits +1 +vbpc", printed), printed
-    browser = shutil.which("chromium")
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("all but the report in a browser: there is no chromium")
     page = (own_world / "demo" / "report.html").read_text(encoding="utf-8")

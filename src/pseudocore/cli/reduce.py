@@ -11,7 +11,7 @@ from cyclopts import App, Parameter, validators
 from pseudocore import loggers
 from pseudocore.assembly import Reduction, Setup, build
 from pseudocore.cli import flags as flagging
-from pseudocore.cli.console import err, out, print_json, progress
+from pseudocore.cli.console import err, hint, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
 from pseudocore.core.errors import ArtifactError, ConfigError, RunError
 from pseudocore.core.problem import Problem
@@ -79,7 +79,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             problem = build(reduction.setup, device=device)
             reduction = resolved(reduction, problem)
             for note in problem.dataset.notes:
-                err.print(f"note: {note}")
+                hint(f"note: {note}")
             with Run.create(
                 out,
                 reduction.to_config(),

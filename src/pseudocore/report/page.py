@@ -161,8 +161,9 @@ def _fidelity(
     rows = [row for row in rows if "fidelity_kl" in row.metrics]
     if not rows:
         return None
-    names = ("fidelity_kl", "fidelity_floor_kl", "fidelity_tv", "fidelity_agreement",
+    known = ("fidelity_kl", "fidelity_floor_kl", "fidelity_tv", "fidelity_agreement",
              "fidelity_nll_gap")  # fmt: skip
+    names = [name for name in known if any(name in row.metrics for row in rows)]
     lines = []
     for row in rows:
         cells = [
