@@ -23,6 +23,7 @@ from cold_posterior import published_options
 from pseudocore import api, assembly
 from pseudocore.assembly import presets
 from pseudocore.reproduce import records
+from pseudocore.reproduce.recipes import FORMER
 from pseudocore.store.coreset_file import save_coreset
 from pseudocore.store.run_folder import Run
 
@@ -90,7 +91,7 @@ def run(
     times, evaluations = {"reduction": made["seconds"]}, {}
     published = published_options(len(coreset) / problem.num_classes)
     protocols: dict[str, dict[str, Any]] = {
-        "mh-correct": {"inference": "hmc", "select": "cold"},
+        "mh-correct": {"inference": "hmc", **FORMER["hmc"]},
         "published": {"inference": "hmc", "published": True, **published},
     }
     if reduction.evaluate and reduction.evaluate["inference"] != "hmc":

@@ -32,7 +32,7 @@ SMALL = (
 """The same for all methods."""
 
 UNIFORM = f"table digits --cells ipc1-uniform --out results --work work {SELECTORS}"
-HERDING_AND_K_CENTER = f"table digits --cells ipc1-[hk]*[gr] --out results {WITH_NETWORKS}"
+HERDING_AND_K_CENTER = f"table digits --cells ipc1-[hk]?[rc][de]* --out results {WITH_NETWORKS}"
 
 
 def stored(folder: Path) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def test_a_stopped_table_resumes(
     monkeypatch.setattr(CellRunner, "run", stopping)
     said = cli(HERDING_AND_K_CENTER)
     assert said.code == 130
-    command = HERDING_AND_K_CENTER.replace("ipc1-[hk]*[gr]", "'ipc1-[hk]*[gr]'")
+    command = HERDING_AND_K_CENTER.replace("ipc1-[hk]?[rc][de]*", "'ipc1-[hk]?[rc][de]*'")
     assert f"resume with: pseudocore {command}" in said.err
     assert list(stored(own_world / "results")) == begun[:1]
     done(HERDING_AND_K_CENTER)

@@ -284,7 +284,10 @@ def test_learned_weights(problem: Problem, name: str, balanced: bool) -> None:
     reference, network = the_reference(problem), {"space": "network"}
     options: Any = {"per_class": 4, "weighting": "learned", "balanced": balanced}
     coreset = select(
-        name, problem, **options, **(network if name in ("herding", "k-center") else {})
+        name,
+        problem,
+        **options,
+        **(network if "space" in methods[name].make.__dataclass_fields__ else {}),
     )
     chosen = np.array(indices(coreset))
     groups = reference.members if balanced else [np.arange(45)]

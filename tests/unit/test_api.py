@@ -193,7 +193,7 @@ def test_a_preset_is_where_reduce_starts(tmp_path: Path) -> None:
         (lambda: pseudocore.reduce(3, "digits"), "method must be a name, .*; not int"),
         (lambda: pseudocore.reduce(pseudocore.methods.VBPC, "digits"), "not the class VBPC"),
         (lambda: pseudocore.reduce("uniform", [1, 2]), "data must be a name, .* not list"),
-        (lambda: pseudocore.reduce("uniform", np.ones((9, 3))), r"not ndarray; dataset\(x, y"),
+        (lambda: pseudocore.reduce("uniform", np.ones((9, 3))), "not an array without labels"),
         (lambda: pseudocore.reduce("uniform"), "data must be given"),
         (lambda: pseudocore.reduce("uniform", "digits", model=3), "model must be .* not int"),
         (
