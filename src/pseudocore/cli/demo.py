@@ -14,12 +14,14 @@ from pseudocore.assembly import Reduction, Setup, build
 from pseudocore.cli.console import comparison_table, hint, out, progress
 from pseudocore.core.problem import Problem
 from pseudocore.evaluation.tables import comparison
+from pseudocore.inference.full_posterior import FullPosterior
 from pseudocore.store.run_folder import Run
+from pseudocore.workflows import references
 from pseudocore.workflows.reduction import run_reduction
 
 SETUP: dict[str, Any] = {"data": "digits", "model": "convnet-wide", "width": 32}
 LEARNED: dict[str, Any] = {"num_steps": 400, "batch_size": 128}
-EVALUATE = {"inference": "last-layer-vi", "num_steps": 200}
+EVALUATE: dict[str, Any] = {"inference": "last-layer-vi", "num_steps": 200}
 SEEDS = 3
 
 
@@ -39,9 +41,10 @@ def demo(
     jobs.append(("full", {}))
     runs: list[Run] = []
     problem = build(Setup(**SETUP))
+    full = references.reference(problem, **EVALUATE)
     with progress("demo", len(jobs) * SEEDS) as advance:
         for (method, budget), seed in itertools.product(jobs, range(SEEDS)):
-            runs.append(_run(method, budget, seed, problem, folder))
+            runs.append(_run(method, budget, seed, problem, full, folder))
             advance(len(runs), {})
     out.print(
         comparison_table(
@@ -61,7 +64,14 @@ def demo(
     return 0
 
 
-def _run(method: str, budget: dict[str, int], seed: int, problem: Problem, folder: Path) -> Run:
+def _run(
+    method: str,
+    budget: dict[str, int],
+    seed: int,
+    problem: Problem,
+    full: FullPosterior,
+    folder: Path,
+) -> Run:
     """What `pseudocore reduce` and `pseudocore evaluate` would do, in their RUN folder."""
     options = {**budget, **(LEARNED if method in ("frepo", "vbpc") else {})}
     table = {
@@ -79,8 +89,9 @@ def _run(method: str, budget: dict[str, int], seed: int, problem: Problem, folde
         outcome = run_reduction(reduction, problem, run)
     if outcome.status == "interrupted":
         raise KeyboardInterrupt
-    result = api.evaluate(outcome.coreset, problem.dataset, seeds=1, first_seed=seed)
+    result = api.evaluate(outcome.coreset, problem.dataset, seeds=1, first_seed=seed, fidelity=full)
     command = _command("evaluate", str(path), **EVALUATE, seeds=1, first_seed=seed)
+    command += " --fidelity"
     run.save_evaluation("last-layer-vi", {**result, "command": command})
     return run
 
