@@ -113,7 +113,7 @@ def info(
 
 
 def _of_targets(found: Dataset) -> dict[str, Any]:
-    """What is told of classes, or of numbers."""
+    """What is listed of classes, or of numbers."""
     if found.task == "regression":
         y = found.train.y
         facts = {"target_mean": y.mean(), "target_sd": y.std(correction=0), "target_min": y.min()}

@@ -19,7 +19,7 @@ SUFFIXES = (".pt", ".pth", ".tar")
 
 
 class Omitted:
-    """In the place of an object that is not read."""
+    """Stands for an object that is not read."""
 
     def __new__(cls, *_: Any, **__: Any) -> "Omitted":
         return super().__new__(cls)

@@ -183,7 +183,7 @@ class _PlainUnpickler(_PythonUnpickler):  # type: ignore[misc]
 
 
 def _plain(value: Any, known: dict[int, Any], budget: _Budget) -> Any:
-    """The value with arrays in the place of what stands for them; each object once."""
+    """The value with its placeholders replaced by arrays; each object once."""
     if id(value) not in known:
         if isinstance(value, _Type):
             known[id(value)] = value.dtype()
