@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def test_seed_data_and_share_on_the_command_line_win(
     preset: Callable[[str], None], done: Done
 ) -> None:
     preset(PRESET.replace('model = "convnet-wide"', 'model = "mlp"'))
-    done("reduce vbpc moons --preset mine.toml --seed 1 --fraction 0.02 --out run")
+    done("reduce vbpc moons --preset mine.toml --yes --seed 1 --fraction 0.02 --out run")
     config = tomllib.loads(Path("run/config.toml").read_text())
     assert (config["setup"]["data"], config["seed"]) == ("moons", 1)
     assert config["options"]["fraction"] == 0.02
@@ -113,6 +114,27 @@ def test_a_preset_for_another_method_is_refused(
     assert "is for method 'vbpc', not 'uniform'" in refused(
         "reduce uniform --preset vbpc2025/cifar10-ipc1 --out run"
     )
+
+
+@pytest.mark.parametrize(("answer", "starts"), [("y", True), ("", False), (None, False)])
+def test_a_preset_for_other_data_asks_before_it_starts(
+    preset: Callable[[str], None],
+    cli: Done,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str | None,
+    starts: bool,
+) -> None:
+    """At a terminal; elsewhere it needs --yes. A run that is resumed was asked for before."""
+    preset(PRESET.replace('model = "convnet-wide"', 'model = "mlp"'))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: answer is not None))
+    monkeypatch.setattr("builtins.input", lambda: answer)
+    said = cli("reduce vbpc moons --preset mine.toml --out run")
+    assert Path("run").exists() == starts
+    assert ("is for digits; use it on moons? [y/N]" in said.err) == (answer is not None)
+    if starts:
+        assert cli("reduce vbpc moons --preset mine.toml --out run --resume").code == 0
+    else:
+        assert (said.code, "is for digits, not moons; --yes" in said.err) == (2, True)
 
 
 @pytest.mark.parametrize(

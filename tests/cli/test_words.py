@@ -28,6 +28,11 @@ WRONG_NAMES = {
     f"{REDUCE} --colour red": "unknown option '--colour' (see",
     f"{REDUCE} --colour=red": "unknown option '--colour' (see",
     f"{REDUCE} --num=3": "unknown option '--num'; did you mean '--num-steps'?",
+    f"{REDUCE} --num-experts 3": "; --num-experts is an option of bpc-cd, bpc-fkl, bpc-rkl and 2 more",
+    f"{REDUCE} --num-expert 3": "; did you mean '--num-experts', an option of",
+    "evaluate run --num-leapfrog 3": "'--num-leapfrog'; --num-leapfrog is an option of hmc",
+    "evaluate run --no-flip-kinetic": "'--no-flip-kinetic'; --flip-kinetic is an option of hmc (",
+    "fidelity run --num-leap 3": "did you mean '--num-leapfrog', an option of hmc?",
     f"{REDUCE} extra": "'extra'",
     f"{REDUCE} --ipc": "--ipc needs a value",
     f"{REDUCE} --ipc 1 --ipc 2": "--ipc … multiple times",
@@ -131,6 +136,22 @@ def test_a_gpu_that_is_not_there_is_refused(
 )
 def test_what_does_not_go_together_is_refused(refused: Refused, line: str, words: str) -> None:
     assert words in refused(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "switches"),
+    [
+        ("evaluate --inference hmc --help", ["--flip-kinetic", "--mismatched-mom", "--published"]),
+        ("evaluate --inference sgd --help", ["--published", "--num-moments"]),
+        ("fidelity --inference hmc --help", ["--flip-kinetic", "--mismatched-mom"]),
+    ],
+)
+def test_published_faults_have_a_heading_of_their_own(
+    done: Callable[[str], Any], line: str, switches: list[str]
+) -> None:
+    below = done(line).out.partition("Published faults")[2].partition("╰")[0]
+    assert all(switch in below for switch in switches)
+    assert "--num-chains" not in below
 
 
 @pytest.mark.parametrize("seeds", ["0", "-1", "two"])

@@ -58,7 +58,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         severity: Annotated[list[int] | None, Parameter(negative="")] = None,
         ood: str | None = None,
         num_robust: Annotated[int, AtLeastOne] = _NUM_ROBUST,
-        published: Annotated[bool, Switch] = False,
+        published: Annotated[bool, Switch, Parameter(group=flagging.FAULTS)] = False,
         landscape: Annotated[bool, Switch] = False,
         discrepancy: Annotated[bool, Switch] = False,
         fidelity: Annotated[bool, Switch] = False,

@@ -30,6 +30,9 @@ def typed(kind: Any, tokens: Sequence[Token]) -> Any:
     return number
 
 
+FAULTS = "Published faults, to reproduce printed numbers"
+"""Heading of the switches that make something wrong on purpose."""
+
 Whole = Parameter(converter=typed)
 AtLeastOne = Parameter(converter=typed, validator=validators.Number(gte=1))
 Switch = Parameter(negative="", show_default=False)
@@ -45,9 +48,9 @@ Json = Annotated[
 
 def parameters(cls: type, title: str, *, skip: Collection[str] = ()) -> list[inspect.Parameter]:
     """One keyword parameter per field; all default to None, so that presets are not overridden."""
-    group = Group.create_ordered(title)
+    group, faults = Group.create_ordered(title), Group.create_ordered(FAULTS)
     shown = [one for one in config.options(cls) if one.name not in skip]
-    return [_parameter(one, group) for one in shown]
+    return [_parameter(one, faults if one.is_fault else group) for one in shown]
 
 
 def extend(function: Callable[..., Any], more: Iterable[inspect.Parameter]) -> Callable[..., Any]:
@@ -87,7 +90,8 @@ def _parameter(option: config.Option, group: Group) -> inspect.Parameter:
     has_default = option.default not in (None, dataclasses.MISSING)
     flag = Parameter(
         name=_SPELLINGS.get(option.name),
-        help=option.help + (f" [default: {option.default}]" if has_default else ""),
+        help=option.help.removeprefix(config.FAULT)
+        + (f" [default: {option.default}]" if has_default else ""),
         group=group,
         show_default=False,
         converter=None if kinds == [bool] else typed,

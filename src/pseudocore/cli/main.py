@@ -13,20 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App, CycloptsError
-from cyclopts.exceptions import (
-    MissingArgumentError,
-    UnknownCommandError,
-    UnknownOptionError,
-    UnusedCliTokensError,
-    ValidationError,
-)
+from cyclopts import App
 
 from pseudocore import __version__
 from pseudocore.cli.console import err
-from pseudocore.core.errors import ConfigError, PseudocoreError
-from pseudocore.core.registry import did_you_mean, methods
-from pseudocore.runtime.shortage import is_shortage
+from pseudocore.cli.sentences import sentence_of
+from pseudocore.core.errors import ConfigError
+from pseudocore.core.registry import methods
 from pseudocore.runtime.stopping import is_shielded
 from pseudocore.workflows.progress import is_verbose, parts, set_verbosity
 
@@ -136,7 +129,7 @@ def _run(words: Sequence[str]) -> Any:
             err.print("interrupted")
             return _STOPPED
         except Exception as error:
-            sentence = _sentence(error)
+            sentence = sentence_of(error)
             if sentence is None:
                 raise
             if is_verbose():
@@ -263,40 +256,3 @@ def _others_are_computing() -> bool:
         return min(num_running() for _ in range(3)) > 1  # this process is one
     except (OSError, StopIteration, ValueError, IndexError):  # not Linux
         return False
-
-
-def _sentence(error: Exception) -> str | None:
-    """One line about an error that a user can fix; None for a bug, which keeps its traceback."""
-    if isinstance(error, CycloptsError):
-        verb = " ".join(["pseudocore", *(error.command_chain or ())])
-        return f"{_parse_error(error)} (see {verb} --help)"
-    if isinstance(error, PseudocoreError):
-        return " ".join(str(error).split()).replace("per_class", "per_class (--ipc)")
-    if isinstance(error, OSError) and not is_shortage(error):
-        return f"the operating system refused: {' '.join(str(error).split())}"
-    if is_shortage(error):
-        return "not enough memory; a smaller --batch-size, --width or budget needs less"
-    return None
-
-
-def _parse_error(error: CycloptsError) -> str:
-    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        return f"unexpected argument {error.unused_tokens[0]!r}"
-    if isinstance(error, MissingArgumentError) and error.argument is not None:
-        name = error.argument.name
-        given = error.keyword is not None or bool(error.argument.tokens)
-        return f"{error.keyword or name} needs a value" if given else f"{name} is missing"
-    if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app is not None:
-        word = error.unused_tokens[0]
-        known = [name for name in error.app if not name.startswith("-")]
-        return f"unknown command {word!r}, not one of {', '.join(known)}{did_you_mean(word, known)}"
-    if isinstance(error, UnknownOptionError):
-        word = (error.token.keyword or error.token.value).partition("=")[0]
-        known = [name for one in error.argument_collection if one.parse for name in one.names]
-        return f"unknown option {word!r}{did_you_mean(word, known)}"
-    text = " ".join(str(error).split()).rstrip(".")
-    if isinstance(error, ValidationError) and error.argument is not None:
-        value = error.argument.value
-        if isinstance(value, list):  # as typed: 0, not [0]
-            text = text.replace(str(value), ", ".join(map(str, value)))
-    return text[:1].lower() + text[1:]

@@ -1,6 +1,7 @@
 """`pseudocore reduce METHOD DATA`: make a coreset."""
 
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from cyclopts import App, Parameter, validators
 
 from pseudocore import loggers
 from pseudocore.assembly import Reduction, Setup, build
+from pseudocore.assembly.presets import read as read_preset
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, hint, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
@@ -50,6 +52,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
         preset: str | None = None,
         resume: Annotated[bool, Switch] = False,
         overwrite: Annotated[bool, Switch] = False,
+        yes: Annotated[bool, Switch] = False,
         checkpoint_every: Annotated[int, AtLeastOne] = 1000,
         checkpoint_seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 30.0,
         device: Device = "auto",
@@ -68,12 +71,15 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
                 override it.
             resume: Continue an interrupted run.
             overwrite: Replace an existing run.
+            yes: Use a preset on other data than its own without being asked.
             checkpoint_every: Steps between checkpoints.
             checkpoint_seconds: Seconds between checkpoints.
             log: Also log the metrics of steps to this program, below RUN; repeat for several.
         """
         loggers.check(log or ())
         table = _table(entry, data, seed, preset, given)
+        if preset is not None and data is not None and not (yes or resume):
+            _confirm(preset, data)
         with recording():
             reduction = Reduction.from_config(table)
             problem = build(reduction.setup, device=device)
@@ -132,6 +138,28 @@ def _table(
             code="missing-data",
         )
     return table
+
+
+def _confirm(preset: str, data: str) -> None:
+    """Ask before settings that were chosen for other data are used, which may take hours."""
+    tables = read_preset(preset)
+    meant = Path(tables.get("data") or tables.get("setup", {}).get("data", data)).stem
+    if meant == Path(data).stem:
+        return
+    answer = ""
+    if sys.stdin is not None and sys.stdin.isatty():
+        try:
+            question = f"preset {preset} is for {meant}; use it on {data}? [y/N] "
+            answer = err.input(question, markup=False, emoji=False)
+        except EOFError:
+            answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise ConfigError(
+            f"preset {preset!r} is for {meant}, not {data}; --yes uses it all the same",
+            code="preset-of-other-data",
+            preset=preset,
+            data=meant,
+        )
 
 
 @contextmanager

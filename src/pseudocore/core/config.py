@@ -60,6 +60,9 @@ ALIASES = {"ipc": "per_class"}
 FORMER_NAMES = {"features": "space"}
 """Of options in configurations that earlier versions wrote."""
 
+FAULT = "Published fault: "
+"""How the help of options begins that are wrong on purpose."""
+
 Count = Annotated[int, Range(low=1)]
 Whole = Annotated[int, Range(low=0)]
 Positive = Annotated[float, Range(above=0)]
@@ -78,6 +81,11 @@ class Option:
     """`dataclasses.MISSING` when the field must be given."""
     help: str
     bounds: Range | None
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it is a fault of published code, kept to reproduce printed numbers."""
+        return self.help.startswith(FAULT)
 
 
 _known: dict[type, tuple[Option, ...]] = {}

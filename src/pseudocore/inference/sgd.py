@@ -137,8 +137,8 @@ class SGD(PlainTraining):
     """Plain training of one network."""
 
     num_moments: Annotated[int | None, Range(low=1)] = None
-    """Moments of the training, evenly spaced, whose best test accuracy evaluate --published reports
-    beside the last one's, as published evaluators do. Defaults to none.
+    """Published fault: evaluate --published also reports the best test accuracy of this many
+    moments of training, evenly spaced. Defaults to none.
     """
 
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> DrawsPosterior:
