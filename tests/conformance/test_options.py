@@ -45,13 +45,16 @@ SMALL: dict[str, Any] = {
 """Beside the suite's own, for whoever has these fields."""
 
 FIELDS: dict[str, Effect | str] = {
+    "augment_covariance": Effect(problem=AUGMENTED),
     "augment_on": Effect(problem=AUGMENTED),
     "batch_norm": Effect(problem={"norm": "batch"}),
     "damping": Effect(other=10.0),
     "expert_loss": Effect(problem=TRAINED),
+    "gradients": Effect({"pretrain_batch_size": 5}),
     "num_experts": Effect(problem=TRAINED),
     "pretrain_augment": Effect(problem=AUGMENTED),
     "pretrain_weight_decay": Effect(other=0.5),
+    "redraw_augmentation": Effect(problem=AUGMENTED),
     "strategy": Effect(other="crop"),
     "weight_lr": Effect({"weighting": "learned"}),
 }

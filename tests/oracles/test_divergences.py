@@ -12,6 +12,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from pseudocore.core.rng import Rng
 from pseudocore.data.toys import GaussianLocation
+from pseudocore.methods.bayes.bpc_fkl import contrast_by_draw
 from pseudocore.methods.bayes.bpc_rkl import reverse_kl
 from pseudocore.methods.bayes.bpc_w import relative_distance
 from pseudocore.objectives.contrast import contrast
@@ -61,6 +62,31 @@ def test_the_contrast_is_the_gradient_of_the_exact_forward_kl(batch: int) -> Non
     assert kl_divergence(posterior(x), posterior(u - 0.1 * gradient)) < kl_divergence(
         posterior(x), posterior(u)
     )
+
+
+def test_a_contrast_by_draw_has_a_view_for_every_pair() -> None:
+    """Views that multiply by a random number a: the mean over pairs of a times the gradient at a·u."""
+    x, u = toy()
+    both = [sigma_points(points)[:4] for points in (x, u)]
+    pairs = list(zip(*both, strict=True))
+    factors = [1 + Rng(0)(number).uniform(1, dtype=torch.float64)[0] for number in range(4)]
+
+    def energy(theta: Tensor, u: Tensor) -> Tensor:
+        return -log_likelihoods(theta, u).square().sum(-1).mean()
+
+    def view(u: Tensor, rng: Rng) -> Tensor:
+        return (1 + rng.uniform(1, dtype=torch.float64)[0]) * u
+
+    gradient, gap = contrast_by_draw(energy, view, u, pairs, Rng(0))
+    parts = [contrast(energy, a * u, [pair]) for a, pair in zip(factors, pairs, strict=True)]
+    torch.testing.assert_close(
+        gradient, sum(a * g / 4 for a, (g, _) in zip(factors, parts, strict=False))
+    )
+    torch.testing.assert_close(gap, sum(value / 4 for _, value in parts))
+    both = [torch.stack([one, other]) for one, other in (both[0][:2], both[1][:2])]
+    batch = contrast_by_draw(energy, view, u, [(both[0], both[1])], Rng(0))
+    same = contrast(energy, factors[0] * u, [(both[0], both[1])])
+    torch.testing.assert_close(batch[0], factors[0] * same[0])
 
 
 @pytest.mark.parametrize("batch", [1, 3])

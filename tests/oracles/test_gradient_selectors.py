@@ -55,10 +55,11 @@ class Reference:
     and Hessian diagonal by autograd.
     """
 
-    def __init__(self, problem: Problem, seed: int = 0, stream: tuple[str | int, ...] = ()) -> None:
-        theta = pretrain(
-            problem, Pretraining(pretrain_epochs=EPOCHS), Rng(seed)(*stream)("pretrain")
-        ).theta
+    def __init__(
+        self, problem: Problem, seed: int = 0, stream: tuple[str | int, ...] = (), **recipe: Any
+    ) -> None:
+        training = Pretraining(pretrain_epochs=EPOCHS, **recipe)
+        theta = pretrain(problem, training, Rng(seed)(*stream)("pretrain")).theta
         body, head = theta[: 6 * WIDTH + WIDTH], theta[6 * WIDTH + WIDTH :]
         x, self.y = problem.batch(torch.arange(problem.num_train))
         self.phi = torch.relu(x @ body[: 6 * WIDTH].view(WIDTH, 6).T + body[6 * WIDTH :])
@@ -131,6 +132,28 @@ def test_lcmat_s(problem: Problem, rho: float, num_dimensions: int) -> None:
     coreset = select("lcmat-s", problem, per_class=5, rho=rho, num_dimensions=num_dimensions)
     assert indices(coreset) == expected
     assert coreset.weight.tolist() == [problem.num_train / 15] * 15
+
+
+def test_lcmat_s_of_the_mean_losses_of_batches(problem: Problem) -> None:
+    """As in the authors' code: a batch of b examples of one class gives each 1/b of its gradient,
+    and of its Hessian diagonal.
+    """
+    size, expected = 4, list[int]()
+    reference = Reference(problem, pretrain_batch_size=size)
+    share = np.empty(problem.num_train)
+    for members in reference.members:
+        for start in range(0, len(members), size):
+            batch = members[start : start + size]
+            share[batch] = size / len(batch)
+    assert len(set(share)) > 1  # a last batch is smaller
+    g, curved = share[:, None] * reference.g, share[:, None] * reference.curved
+    counting = curved.var(0).argsort()[::-1][:4]
+    for members in reference.members:
+        distance = apart(g[members]) + 0.25 * apart(curved[members][:, counting], 1)
+        expected += members[greedy_cover(distance, 5)].tolist()
+    options: dict[str, Any] = {"rho": 0.5, "num_dimensions": 4, "gradients": "batches"}
+    chosen = select("lcmat-s", problem, per_class=5, pretrain_batch_size=size, **options)
+    assert indices(chosen) == expected
 
 
 def test_lcmat_s_without_curvature_is_gradient_matching(problem: Problem) -> None:
@@ -345,14 +368,20 @@ def test_gradmatch_val(problem: Problem) -> None:
     assert not set(indices(coreset)) & {index for out in held_out(problem, 0.3) for index in out}
 
 
-@pytest.mark.parametrize("step_size", [0.01, 2.0])
+@pytest.mark.parametrize("judged_by", ["class", "all"])
+@pytest.mark.parametrize("step_size", [0.0, 0.01, 2.0])
 @pytest.mark.parametrize("name", ["glister", "glister-val"])
-def test_glister(problem: Problem, name: str, step_size: float) -> None:
+def test_glister(problem: Problem, name: str, step_size: float, judged_by: str) -> None:
     """θ_t taken literally, and the gradient of the judges' loss there by autograd."""
     reference, expected = the_reference(problem), list[int]()
-    options: dict[str, Any] = {"validation": 0.2} if name == "glister-val" else {}
+    options: dict[str, Any] = {"step_size": step_size, "judges": judged_by}
+    options |= {"validation": 0.2} if name == "glister-val" else {}
+    everyone = np.concatenate(
+        held_out(problem, 0.2) if name == "glister-val" else reference.members
+    )
     for members, out in zip(reference.members, held_out(problem, 0.2), strict=True):
         judges = out if name == "glister-val" else members
+        judges = everyone if judged_by == "all" else judges
         rest = np.setdiff1d(members, out) if name == "glister-val" else members
         head, chosen = reference.head.clone(), list[int]()
         for _ in range(5):
@@ -365,7 +394,7 @@ def test_glister(problem: Problem, name: str, step_size: float) -> None:
                 reference.g[rest[chosen[-1]]]
             ).view_as(head)
         expected += rest[chosen].tolist()
-    assert indices(select(name, problem, per_class=5, step_size=step_size, **options)) == expected
+    assert indices(select(name, problem, per_class=5, **options)) == expected
 
 
 # --- scores
@@ -400,6 +429,15 @@ def test_the_highest_scores(name: str, problem: Problem) -> None:
         )
     whole = indices(select(name, problem, per_class=6, balanced=False))
     np.testing.assert_allclose(score[whole], np.sort(score)[::-1][:18], rtol=1e-9)
+
+
+def test_least_confidence_of_logits(problem: Problem) -> None:
+    """As in the code behind the tables of Shin et al.: the lowest of the largest logits."""
+    reference = the_reference(problem)
+    top = reference.logits(reference.head).max(1).values.numpy()
+    chosen = np.array(indices(select("least-confidence", problem, per_class=6, of="logits")))
+    for places, members in zip(chosen.reshape(CLASSES, 6), reference.members, strict=True):
+        np.testing.assert_allclose(top[places], np.sort(top[members])[:6], rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["grand", "el2n"])

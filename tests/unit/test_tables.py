@@ -21,7 +21,7 @@ from pseudocore.core.errors import ArtifactError, ConfigError
 from pseudocore.core.registry import methods
 from pseudocore.evaluation.tables import Estimate
 from pseudocore.reproduce import pages, records, render
-from pseudocore.reproduce.cells import DIGITS, Cell, cells, matching, table_names
+from pseudocore.reproduce.cells import DIGITS, Cell, cells, matching, table_names, varied
 from pseudocore.reproduce.planning import make_plan
 from pseudocore.reproduce.published import printed
 from pseudocore.reproduce.recipes import FORMER, Missing, Recipe, changed, find_recipe
@@ -632,3 +632,36 @@ def test_evaluations_of_several_coresets_are_pooled() -> None:
     assert (found["chosen"], found["warnings"]) == (chosen, ["w"])
     assert found["corruptions"] == {"fog": {"3": 0.5}}
     assert not {"chosen", "corruptions"} & pooled([of(0, 0.5)]).keys()
+
+
+def test_a_variant_is_what_the_authors_code_does_otherwise(tmp_path: Path) -> None:
+    name = "kim2022/cifar10-ipc10-bpc-w-aug"
+    assert presets.variants(name) == ("authors",)
+    usual, other = presets.find(name), presets.find(f"{name}@authors")
+    assert other.tables["options"] == {**usual.tables["options"], "inner_lr": 0.03}
+    assert usual.tables["options"]["inner_lr"] == 0.01
+    assert other.protocols["a-sghmc"].options["prior"] == "unsquared"
+    assert usual.protocols["a-sghmc"].options["prior"] == "isotropic"
+    assert presets.read(f"{name}@authors") == dict(other.tables)
+    with pytest.raises(ConfigError, match="unknown preset"):
+        presets.read(f"{name}@authos")
+    found = cells("lcmat2023-1")
+    wanted = {"glister": {"step_size": 0.0}, "least-confidence": {"of": "logits"}}
+    wanted |= {method: {"gradients": "batches"} for method in ("lcmat-s", "adacore")}
+    for method, options in wanted.items():
+        (one,) = varied(matching(found, f"cifar10-1pc-{method}-sgd"), "authors")
+        recipe = find_recipe(one)
+        assert isinstance(recipe, Recipe)
+        assert options.items() <= recipe.tables["options"].items()
+        Reduction.from_config(recipe.tables)
+    (herding,) = varied(matching(found, "cifar10-1pc-herding-sgd"), "authors")
+    assert isinstance(find_recipe(herding), Missing)
+    (one,) = varied(matching(cells("kim2022-1"), "cifar10-ipc10-bpc-w-hmc"), "authors")
+    run = Result(
+        one.table, one.name, name, {}, FINISHED, evaluations={"true": measured(0.4)}, num=3
+    )
+    keep(tmp_path, run)
+    page = pages.to_markdown(render.render_table("kim2022-1", tmp_path))
+    assert "Variant `authors`" in page
+    assert "| cifar10-ipc10-bpc-w-hmc@authors |" in page
+    assert "0 of" in page  # it fills no cell of the table itself

@@ -3,7 +3,9 @@
 A sheet, `reproduce/sheets/<paper>.toml`, has `[[shared]]` tables, each `for` the cells whose names
 match one of its patterns, and one `[cells.<name>]` per cell. The name starts with data set and
 points per class, `cifar10-ipc10`. A cell's settings are those of every shared table that matches,
-in the order of the file, then its own: tables are merged, notes joined, other values replaced.
+in the order of the file, then its own: tables are merged, notes joined, other values replaced. A
+`[[shared]]` table with a `variant` comes last, and only where the preset is asked for by that name
+too, `<paper>/<cell>@<variant>`: what the authors' code does otherwise than their paper.
 """
 
 import functools
@@ -76,6 +78,19 @@ def available() -> tuple[str, ...]:
     )
 
 
+def variants(name: str) -> tuple[str, ...]:
+    """The variants of a preset that comes with the package, by their names."""
+    paper, _, cell = name.partition("/")
+    named = (shared["variant"] for shared in _shared(paper, cell) if "variant" in shared)
+    return tuple(dict.fromkeys(named))
+
+
+def is_preset(name: str) -> bool:
+    """Whether a preset, or a variant of one, of that name comes with the package."""
+    base, at, variant = name.partition("@")
+    return base in available() and (not at or variant in variants(base))
+
+
 def read(name: str) -> dict[str, Any]:
     """The tables of a preset: method, data, setup, options and evaluate.
 
@@ -83,7 +98,7 @@ def read(name: str) -> dict[str, Any]:
         name: A preset that comes with the package, or the path of a TOML file, such as the
             `config.toml` of a run.
     """
-    if name in available():
+    if is_preset(name):
         return dict(find(name).tables)
     if not name.endswith(".toml"):
         raise ConfigError(
@@ -98,14 +113,17 @@ def read(name: str) -> dict[str, Any]:
 
 
 def find(name: str) -> Preset:
-    """A preset that comes with the package."""
-    paper, _, cell = name.partition("/")
-    found = sheet(paper)
-    settings = _from_name(cell)
-    for shared in found["shared"]:
-        if any(fnmatchcase(cell, pattern) for pattern in shared["for"].split()):
+    """A preset that comes with the package, or one of its variants."""
+    paper, _, rest = name.partition("/")
+    cell, _, variant = rest.partition("@")
+    settings, found = _from_name(cell), _shared(paper, cell)
+    for shared in found:
+        if "variant" not in shared:
             settings = _merged(settings, shared)
-    settings = _merged(settings, found["cells"][cell])
+    settings = _merged(settings, sheet(paper)["cells"][cell])
+    for shared in found:
+        if variant and shared.get("variant") == variant:
+            settings = _merged(settings, shared)
     evaluate = dict(settings["evaluate"])
     inference = evaluate.pop("inference")
     protocols = {
@@ -118,6 +136,15 @@ def find(name: str) -> Preset:
     return Preset(
         name, tables, protocols, settings["seeds"], settings["cell"], notes=notes, **about
     )
+
+
+def _shared(paper: str, cell: str) -> list[Mapping[str, Any]]:
+    """The shared tables that match a cell, in the order of the file."""
+    return [
+        shared
+        for shared in sheet(paper)["shared"]
+        if any(fnmatchcase(cell, pattern) for pattern in shared["for"].split())
+    ]
 
 
 def _from_name(cell: str) -> dict[str, Any]:

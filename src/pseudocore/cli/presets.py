@@ -28,7 +28,7 @@ def presets(
             print_names()
         return 0
     tables = library.read(name)
-    found = library.find(name) if name in library.available() else None
+    found = library.find(name) if library.is_preset(name) else None
     if json:
         about = {} if found is None else {**vars(found), "protocols": _protocols(found)}
         print_json({**about, "name": name, "tables": tables})
@@ -60,6 +60,8 @@ def _about(preset: library.Preset) -> list[str]:
         if text := getattr(preset, name):
             lines.append(f"{name}: {text}")
     lines += preset.notes
+    names = [f"{title}@{variant}" for variant in library.variants(title) if "@" not in title]
+    lines += [f"variants: {', '.join(names)}"] if names else []
     lines.append(f"pseudocore reduce {preset.tables['method']} --preset {title} --out {run}")
     for name, protocol in preset.protocols.items():
         flags = [f"--inference {protocol.inference}"]

@@ -15,7 +15,7 @@ from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, verb
 from pseudocore.core.errors import ConfigError
 from pseudocore.evaluation.names import format_metric
 from pseudocore.reproduce import pages, render
-from pseudocore.reproduce.cells import cells, matching, table_names, title
+from pseudocore.reproduce.cells import cells, matching, table_names, title, varied
 from pseudocore.reproduce.planning import Planned, make_plan, refuse_if_idle
 from pseudocore.reproduce.results import FINISHED, Result, commit, difference, keep, stored
 from pseudocore.reproduce.running import CellRunner
@@ -41,6 +41,7 @@ def _function(words: Sequence[str]) -> Callable[..., Any]:
         severity: Annotated[list[int] | None, _SEVERITY] = None,
         budget_minutes: Annotated[float | None, _ABOVE_ZERO] = None,
         settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+        variant: str = "",
         folder: Annotated[Path, Parameter(name="--out")] = Path("benchmarks/results"),
         work: Path = Path("runs/tables"),
         plan: Annotated[bool, Switch] = False,
@@ -58,6 +59,7 @@ def _function(words: Sequence[str]) -> Callable[..., Any]:
             severity: Also score all 15 corruptions at this severity, 1 to 5; repeat for several.
             budget_minutes: Start no cell after this long.
             settings: NAME=VALUE instead of a preset's: num_steps, setup.width, evaluate.num_steps.
+            variant: Variant of the presets, as `authors`; its results stand beside theirs.
             folder: Folder of results: TABLE.jsonl.
             work: Folder for the coresets and experts that cells share.
             plan: Print the plan and run nothing.
@@ -76,8 +78,9 @@ def _function(words: Sequence[str]) -> Callable[..., Any]:
         if name is None:
             return _list(folder, json)
         severities = tuple(severity or ())
+        wanted = matching(cells(name), *(patterns or ()))
         planned = make_plan(
-            matching(cells(name), *(patterns or ())),
+            varied(wanted, variant) if variant else wanted,
             folder,
             seeds=seeds,
             severities=severities,

@@ -7,7 +7,7 @@ Tables are `kim2022-1`, `lcmat2023-4`, ..., and our own, `digits`: every method 
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pseudocore.assembly.presets import available, sheet
@@ -31,6 +31,8 @@ class Cell:
     inference: str
     printed: Mapping[str, Printed] = field(default_factory=dict)
     """The paper's numbers by metric; none in a table of our own."""
+    variant: str = ""
+    """Of its preset; none for the preset itself."""
 
     @property
     def paper(self) -> str:
@@ -72,6 +74,11 @@ def cells(table: str) -> tuple[Cell, ...]:
             unprinted = _of_preset(table, preset)
             found.setdefault(unprinted.name, unprinted)
     return tuple(found.values())
+
+
+def varied(found: Sequence[Cell], variant: str) -> list[Cell]:
+    """Cells by a variant of their presets, under names of their own: `NAME@VARIANT`."""
+    return [replace(cell, name=f"{cell.name}@{variant}", variant=variant) for cell in found]
 
 
 def matching(found: Sequence[Cell], *patterns: str) -> list[Cell]:

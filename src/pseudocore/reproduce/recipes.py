@@ -19,6 +19,7 @@ from pseudocore.assembly.presets import (
     available,
     find,
     sheet,
+    variants,
 )
 from pseudocore.core import config
 from pseudocore.core.budget import with_budget
@@ -88,15 +89,17 @@ def find_recipe(cell: Cell) -> Recipe | Missing:
     name = f"{cell.paper}/{stem}-{method}{variant}"
     for known in (name, f"{cell.paper}/{stem}", f"condense/{stem}-{method}"):
         if known in available():
-            preset = find(known)
-            return Recipe(known, preset.tables, _protocols(cell, preset), cost=preset.cost)
+            if cell.variant and cell.variant not in variants(known):
+                return Missing(f"preset {known} has no variant {cell.variant!r}")
+            preset = find(f"{known}@{cell.variant}" if cell.variant else known)
+            return Recipe(preset.name, preset.tables, _protocols(cell, preset), cost=preset.cost)
     if method not in methods:
         return Missing(f"there is no method {method!r} here")
     if methods[method].kind == "select":
         for tables, donor in rules["selectors"]["like"].items():
             known = f"{cell.paper}/{stem}-{donor}{variant}"
             if fnmatch.fnmatchcase(cell.table, tables) and known in available():
-                return _borrowed(cell, find(known), method, rules["selectors"])
+                return _borrowed(cell, known, method, rules["selectors"])
     return Missing(f"no preset {name}")
 
 
@@ -150,18 +153,28 @@ def _digits_recipe(cell: Cell) -> Recipe:
     return Recipe("tables/digits.toml", tables, protocols, shared["experts"])
 
 
-def _borrowed(cell: Cell, preset: Preset, method: str, rules: Mapping[str, Any]) -> Recipe:
-    """The settings of another method's preset, wherever this selector has such an option."""
-    known = field_names(methods[method].make)
-    given = {**preset.tables["options"], **rules.get("options", {})}
-    given |= rules.get("own", {}).get(method, {})
-    options = {
-        name: value
-        for name, value in given.items()
-        if name in known and name not in rules.get("without", ())
-    }
-    tables = {**preset.tables, "method": method, "options": options}
-    return Recipe(preset.name, tables, _protocols(cell, preset))
+def _borrowed(cell: Cell, donor: str, method: str, rules: Mapping[str, Any]) -> Recipe | Missing:
+    """The settings of another method's preset, wherever this selector has such an option; of a
+    variant those it has under `[selectors.variants]`, too.
+    """
+    known, preset = field_names(methods[method].make), find(donor)
+
+    def options(preset: Preset, own: Mapping[str, Any]) -> dict[str, Any]:
+        given = {**preset.tables["options"], **rules.get("options", {})}
+        given |= {**rules.get("own", {}).get(method, {}), **own}
+        without = rules.get("without", ())
+        return {name: of for name, of in given.items() if name in known and name not in without}
+
+    found = options(preset, {})
+    if cell.variant:
+        other = find(f"{donor}@{cell.variant}")
+        usual, own = found, rules.get("variants", {}).get(cell.variant, {}).get(method, {})
+        found = options(other, own)
+        if found == usual:
+            return Missing(f"there is no variant {cell.variant!r} of {method} there")
+        donor = other.name
+    tables = {**preset.tables, "method": method, "options": found}
+    return Recipe(donor, tables, _protocols(cell, preset))
 
 
 def _protocols(cell: Cell, preset: Preset) -> dict[str, EvaluationProtocol]:

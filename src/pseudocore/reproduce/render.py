@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pseudocore.assembly.presets import PUBLISHED, TRUE, sheet
 from pseudocore.evaluation.names import DETAILS, format_metric, metric_title
 from pseudocore.evaluation.tables import Estimate
-from pseudocore.reproduce.cells import DIGITS, Cell, cells, table_names, title
+from pseudocore.reproduce.cells import DIGITS, Cell, cells, table_names, title, varied
 from pseudocore.reproduce.pages import Block, Bullets, Grid, Heading, Paragraph
 from pseudocore.reproduce.published import Printed
 from pseudocore.reproduce.recipes import Missing, Recipe, find_recipe
@@ -53,7 +53,7 @@ class Row:
 
 def render_table(table: str, out: Path) -> list[Block]:
     """One table with all its cells."""
-    return _blocks(table, table_rows(table, out))
+    return [*_blocks(table, table_rows(table, out)), *_variant_blocks(table, out)]
 
 
 def render_all(out: Path) -> list[Block]:
@@ -72,7 +72,7 @@ def render_all(out: Path) -> list[Block]:
     for table in table_names():
         rows = table_rows(table, out)
         if any(row.result for row in rows):
-            blocks += _blocks(table, rows)
+            blocks += [*_blocks(table, rows), *_variant_blocks(table, out)]
         else:
             empty.append(f"`{table}` ({title(table)}): {_counted(rows)}")
     if empty:
@@ -80,11 +80,16 @@ def render_all(out: Path) -> list[Block]:
     return blocks
 
 
-def table_rows(table: str, out: Path) -> list[Row]:
-    """Every cell of a table with what is known of it."""
-    found = cells(table)
+def table_rows(table: str, out: Path, variant: str = "") -> list[Row]:
+    """Every cell of a table, or of a variant, with what is known of it."""
+    found = varied(cells(table), variant) if variant else cells(table)
     results = stored(out, found)
     return [Row(cell, find_recipe(cell), results.get(cell.name)) for cell in found]
+
+
+def filled(rows: Sequence[Row]) -> list[tuple[Cell, Result]]:
+    """The cells that finished, with their results."""
+    return [(row.cell, row.filled) for row in rows if row.filled]
 
 
 class Compared(NamedTuple):
@@ -118,20 +123,32 @@ def difference(ours: Estimate, num: int, theirs: Printed) -> float | None:
 
 
 def _blocks(table: str, rows: Sequence[Row]) -> list[Block]:
-    filled = [(row.cell, row.filled) for row in rows if row.filled]
+    done = filled(rows)
     is_printed = any(row.cell.printed for row in rows)
     blocks: list[Block] = [
         Heading(2, f"{table}: {title(table)}"),
-        Paragraph(f"{len(filled)} of {len(rows)} cells are filled."),
+        Paragraph(f"{len(done)} of {len(rows)} cells are filled."),
     ]
     if table == DIGITS:
         blocks.append(Paragraph(sheet(table)["note"]))
     if is_printed:
         blocks += [_beside(rows), Paragraph(_FOOT), *_caveats(rows)]
-    if filled:
-        blocks += [Heading(3, "All metrics, and cost"), _everything(filled)]
-    if not is_printed and len(filled) < len(rows):
+    if done:
+        blocks += [Heading(3, "All metrics, and cost"), _everything(done)]
+    if not is_printed and len(done) < len(rows):
         blocks.append(Paragraph(_counted([row for row in rows if not row.filled])))
+    return blocks
+
+
+def _variant_blocks(table: str, out: Path) -> list[Block]:
+    """The cells that were run by a variant of their presets, variant by variant."""
+    blocks: list[Block] = []
+    paper = table.partition("-")[0]
+    shared = sheet(paper).get("shared", ())
+    for variant in dict.fromkeys(one["variant"] for one in shared if "variant" in one):
+        rows = [row for row in table_rows(table, out, variant) if row.filled]
+        if rows:
+            blocks += [Heading(3, f"Variant `{variant}`"), _beside(rows), _everything(filled(rows))]
     return blocks
 
 

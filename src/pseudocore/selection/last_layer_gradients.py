@@ -36,22 +36,30 @@ class LastLayer(NamedTuple):
     features: Tensor  # (n, h)
     log_probs: Tensor  # (n, classes)
     y: Tensor  # (n,)
+    scale: Tensor | None = None  # factor of each example's loss (n,); None for 1
 
-    def at(self, index: Tensor) -> "LastLayer":
-        index = index.to(self.y.device)
-        return LastLayer(self.features[index], self.log_probs[index], self.y[index])
+    def at(self, index: Tensor | slice) -> "LastLayer":
+        if isinstance(index, Tensor):
+            index = index.to(self.y.device)
+        parts = self.features[index], self.log_probs[index], self.y[index]
+        return LastLayer(*parts, None if self.scale is None else self.scale[index])
 
     @property
     def residual(self) -> Tensor:
-        """p - y, (n, classes)."""
+        """p - y, times the scale, (n, classes)."""
         classes = torch.arange(self.log_probs.shape[1], device=self.y.device)
-        return self.log_probs.exp() - (self.y.unsqueeze(1) == classes).to(self.log_probs.dtype)
+        return self._scaled(
+            self.log_probs.exp() - (self.y.unsqueeze(1) == classes).to(self.log_probs.dtype)
+        )
 
     @property
     def spread(self) -> Tensor:
-        """p (1 - p), (n, classes)."""
+        """p (1 - p), times the scale, (n, classes)."""
         p = self.log_probs.exp()
-        return p * (1 - p)
+        return self._scaled(p * (1 - p))
+
+    def _scaled(self, values: Tensor) -> Tensor:
+        return values if self.scale is None else values * self.scale.unsqueeze(1)
 
     def checked(self) -> "LastLayer":
         """Itself; refuses the values of a diverged network."""
@@ -92,7 +100,7 @@ def largest_variance(layer: LastLayer, num: int) -> Tensor:
     """The `num` dimensions of λ of largest variance, in order, as places in (classes, h + 1)."""
     first = second = torch.zeros((), dtype=torch.float64, device=layer.y.device)
     for start in range(0, len(layer.y), ROWS):
-        part = LastLayer(*(values[start : start + ROWS] for values in layer))
+        part = layer.at(slice(start, start + ROWS))
         spread, squares = part.spread.double(), part.features.double().square()
         share = len(part.y) / len(layer.y)
         first = first + share * _mean_product(spread, squares)

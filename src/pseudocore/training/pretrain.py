@@ -65,6 +65,10 @@ class FeatureNetwork(Pretraining):
     """Batch norm where gradients are taken: with statistics of data of all classes; or as in
     training, on batches of one class alone.
     """
+    gradients: Literal["examples", "batches"] = "examples"
+    """Gradients of the loss of each example, or as its part of the mean loss of a batch of its
+    class: those of a small last batch are then the larger.
+    """
 
 
 class Network(NamedTuple):
@@ -134,9 +138,27 @@ def pretrain(problem: Problem, recipe: Pretraining, rng: Rng) -> Network:
 def extract_last_layer(problem: Problem, recipe: Pretraining, rng: Rng) -> LastLayer:
     """The last layer of the network of this recipe on all training points."""
     theta = pretrained(problem, recipe, rng("pretrain")).theta
-    if isinstance(recipe, FeatureNetwork) and recipe.batch_norm == "class":
-        return last_layer_by_class(problem, theta, recipe.pretrain_batch_size)
-    return last_layer(problem, theta, rng("statistics"))
+    if not isinstance(recipe, FeatureNetwork):
+        return last_layer(problem, theta, rng("statistics"))
+    if recipe.batch_norm == "class":
+        layer = last_layer_by_class(problem, theta, recipe.pretrain_batch_size)
+    else:
+        layer = last_layer(problem, theta, rng("statistics"))
+    if recipe.gradients == "batches":
+        scale = _shares_of_batches(problem, recipe.pretrain_batch_size)
+        return layer._replace(scale=scale.to(layer.features))
+    return layer
+
+
+def _shares_of_batches(problem: Problem, size: int) -> Tensor:
+    """What an example counts in the mean loss of its batch of consecutive examples of its class,
+    in units of that in a full batch, (n,).
+    """
+    shares = torch.empty(problem.num_train)
+    for members in problem.class_indices:
+        for batch in torch.split(members, size):
+            shares[batch] = size / len(batch)
+    return shares
 
 
 def last_layer(problem: Problem, theta: Tensor, rng: Rng, index: Tensor | None = None) -> LastLayer:

@@ -25,11 +25,16 @@ Deviations:
       inner step sizes belong to that scale.
   D2. The start epoch is uniform on 0 … $T^+ - 1$ (the algorithm prints $r \le T^+$).
   D3. Augmentation, if any, is drawn anew for every inner step, and once more for Eq. (20): the same
-      for both terms and all draws.
+      for both terms and all draws. The authors' code draws it anew for every draw;
+      `redraw_augmentation` does so.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
+
+import torch
+from torch import Tensor
 
 from pseudocore.core.config import Count, NonNegative, Positive
 from pseudocore.core.problem import Problem
@@ -38,7 +43,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.objectives.contrast import contrast
 from pseudocore.objectives.image_sgd import ImagesInfo, ImagesState
 from pseudocore.objectives.trajectory import HorizonSettings, near
-from pseudocore.objectives.unroll import augment_vjp, descend
+from pseudocore.objectives.unroll import Energy, View, augment_vjp, descend
 
 
 @methods.register("bpc-fkl", kind="bayes", paper="Kim et al. 2022, arXiv 2210.06205")
@@ -56,6 +61,8 @@ class BPCForwardKL(HorizonSettings):
     """Standard deviation of the draws around the network trained on the pseudo-images."""
     expert_noise: NonNegative = 0.01
     """Standard deviation of the draws around the expert."""
+    redraw_augmentation: bool = False
+    """Augment the images anew for every draw (or batch of draws) of Eq. (20)."""
     draw_batch: Count = 1
     """Draws that pass the network at once: more may be faster and take as many times the memory."""
 
@@ -76,7 +83,24 @@ class BPCForwardKL(HorizonSettings):
         counts = {"num": self.num_draws, "batch": self.draw_batch}
         near_expert = near(expert, self.expert_noise, rng("near-expert"), **counts)
         near_student = near(student, self.noise, rng("near-student"), **counts)
-        images, pull = augment_vjp(view, state.x, rng("view"))  # D3
         pairs = zip(near_expert, near_student, strict=True)
-        gradient, gap = contrast(energy, images, pairs)  # Eq. (20)
-        return self.moved(state, pull(gradient), gap)
+        if self.redraw_augmentation:
+            gradient, gap = contrast_by_draw(energy, view, state.x, pairs, rng("view"))
+        else:
+            images, pull = augment_vjp(view, state.x, rng("view"))  # D3
+            gradient, gap = contrast(energy, images, pairs)  # Eq. (20)
+            gradient = pull(gradient)
+        return self.moved(state, gradient, gap)
+
+
+def contrast_by_draw(
+    energy: Energy, view: View, x: Tensor, pairs: Iterable[tuple[Tensor, Tensor]], rng: Rng
+) -> tuple[Tensor, Tensor]:
+    """`contrast` in the points x, each pair under a view of its own."""
+    gradient, value, num = torch.zeros_like(x), x.new_zeros(()), 0
+    for number, pair in enumerate(pairs):
+        size = len(pair[0]) if pair[0].ndim == 2 else 1
+        images, pull = augment_vjp(view, x, rng(number))
+        part, height = contrast(energy, images, [pair])
+        gradient, value, num = gradient + size * pull(part), value + size * height, num + size
+    return gradient / num, value / num

@@ -26,7 +26,8 @@ Deviations:
   D2. Only one side of the covariance is centred, which leaves it the same.
   D3. The start epoch is uniform on 0 … $T^+ - 1$ (the algorithm prints $r \le T^+$).
   D4. Augmentation, if any, is drawn anew for every inner step, and once more for the covariance:
-      the same for the real batch and for $u$.
+      the same for the real batch and for $u$. In the authors' code the covariance is not augmented;
+      `augment_covariance` off does the same.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -43,7 +44,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.objectives import multiformation
 from pseudocore.objectives.image_sgd import ImagesInfo, ImagesState
-from pseudocore.objectives.trajectory import TrajectorySettings, near, view_of
+from pseudocore.objectives.trajectory import TrajectorySettings, near, tiled, view_of
 from pseudocore.objectives.unroll import augment_vjp, descend
 from pseudocore.runtime import autodiff
 from pseudocore.runtime.execution import map_independent, repeated
@@ -65,6 +66,8 @@ class BPCReverseKL(TrajectorySettings):
     """Standard deviation of the draws."""
     batch_size: Count = 1000
     """Real examples per step."""
+    augment_covariance: bool = True
+    """Whether the covariance of Eq. (4), too, is taken of augmented images, where any are."""
     draw_batch: Count = 1
     """Draws that pass the network at once: more may be faster and take as many times the memory."""
 
@@ -84,7 +87,10 @@ class BPCReverseKL(TrajectorySettings):
         )
         index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
         x, y = problem.batch(index)
-        x = view_of(problem)(x, rng("view"))  # D4
+        if self.augment_covariance:
+            x = view_of(problem)(x, rng("view"))  # D4
+        else:
+            view = tiled(None, self.formation)
         images, pull = augment_vjp(view, state.x, rng("view"))
         labels = multiformation.repeat(state.y, self.formation)
 

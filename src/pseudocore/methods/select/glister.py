@@ -9,7 +9,8 @@ $$ e_{t+1} = \operatorname*{argmax}_e\, \langle \nabla_\theta L_V(\theta_t),\, g
    \theta_t = \theta - \eta \sum_{s \le t} g_{e_s} . $$
 
 `glister` takes the examples to be selected from as $V$, `glister-val` examples held out of the
-selection. For the last layer the step changes the logits of $V$ in closed form, by $-\eta(\langle
+selection. $\nabla L_V$ is that of the class by default, as the tables select class by class; with
+`judges` "all" $V$ is of all classes. For the last layer the step changes the logits of $V$ in closed form, by $-\eta(\langle
 \phi_v, \phi_e \rangle + 1)(p_e - y_e)$.
 
 Cost: each point is one pass over the features of its class and of V, O(n · h · classes).
@@ -19,19 +20,29 @@ Deviations:
   D2. $\nabla L_V$ is taken anew for every point; the paper does so a few times in all.
   D3. There is no third split: `glister-val` holds out a part of the training set, which the network
       was trained on all the same.
+  D4. $V$ is restricted to the class that is selected from; the paper's, `judges` "all", is not.
+  D5. In the code behind the tables of Shin et al. (2023) $V$ never sees the step: a misspelt keyword
+      argument is swallowed, so that all points are chosen at $\theta$. `step_size` 0 does the same.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pseudocore.core.config import Positive
+from pseudocore.core.config import NonNegative
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
-from pseudocore.selection.budgets import Group, SelectorSettings, ValidationSettings, choose
+from pseudocore.selection.budgets import (
+    Group,
+    SelectorSettings,
+    ValidationSettings,
+    choose,
+    groups,
+)
 from pseudocore.selection.last_layer_gradients import LastLayer, along, mean_gradient
 from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
@@ -43,14 +54,19 @@ PAPER = "Killamsetty et al. 2021, arXiv 2012.10630"
 class Glister(Pretraining, SelectorSettings):
     """Points on which a step of training helps the rest of their class most."""
 
-    step_size: Positive = 0.1
-    """Length η of the training step along a point's gradient."""
+    step_size: NonNegative = 0.1
+    """Length η of the training step along a point's gradient; 0 scores all points at once."""
+    judges: Literal["class", "all"] = "class"
+    """Whose loss is to fall: that of examples of the class, or of all classes."""
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         layer = extract_last_layer(problem, self, rng)
+        splits = [self.split(group, rng) for group in groups(problem, self)]
+        everyone = torch.cat([judges for _, judges in splits])
 
         def rule(group: Group) -> Tensor:
-            rest, judges = self.split(group, rng)
+            rest, judges = splits[max(group.label, 0)]
+            judges = everyone if self.judges == "all" else judges
             candidates = layer.at(group.indices[rest])
             chosen = _greedy(candidates, layer.at(judges), group.num, self.step_size)
             return rest[chosen.cpu()]
