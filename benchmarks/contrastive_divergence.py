@@ -107,6 +107,7 @@ def main() -> None:
     add("--tag", default="", help="added to the names of the records")
     add("--seconds", type=float, help="for each data set; the rest is done when run again")
     add("--device", default="auto")
+    add("--all", action="store_true", help="all images, not the first of each half")
     add("--large", action="store_true", help="the settings for a GPU, which CIFAR-10 always has")
     add("--public", action="store_true", help="bpc-cd by its authors' settings for CIFAR-10")
     add("--experts", type=Path, help="folder of experts; defaults to OUT/experts")
@@ -127,7 +128,8 @@ def main() -> None:
 def settings_of(name: str, arguments: argparse.Namespace) -> Settings:
     if name == "digits":
         return DIGITS
-    return LARGE if arguments.large or name.startswith("cifar") else SMALL
+    settings = LARGE if arguments.large or "cifar" in name else SMALL
+    return replace(settings, num_train=None, num_test=None) if arguments.all else settings
 
 
 def part(data: Dataset, settings: Settings) -> Dataset:
@@ -141,9 +143,9 @@ def part(data: Dataset, settings: Settings) -> Dataset:
 def bench(
     name: str, data: Dataset, settings: Settings, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    large = settings is LARGE
+    name, large = Path(name).stem, settings.setup == LARGE.setup
     experts = (arguments.experts or arguments.out / "experts") / f"{name}{'-large' * large}"
-    tags = ("large" * large, "public" * arguments.public, arguments.tag)
+    tags = ("large" * large, "all" * arguments.all, "public" * arguments.public, arguments.tag)
     record = {
         "name": "-".join(filter(None, [name, *tags])),
         "num_train": len(data.train.y),

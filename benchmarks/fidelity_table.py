@@ -78,7 +78,7 @@ STEPS = ("vbpc-300", "vbpc-posterior-300")
 MAIN = ("uniform", "vbpc-posterior", "bpc-pcd", "psvi", "vbpc", "herding")
 REST = ("frepo", "dm", "bpc-fkl", "bpc-rkl", "bpc-w")
 KERNELS = ("kernel-herding", "kernel-thinning", "stein-thinning")
-TABULAR = ("uniform", "psvi", "herding", "lcmat-s")
+TABULAR = ("uniform", "psvi", "herding", "lcmat-s", "bpc-pcd")
 SHOWN = ("fidelity_kl", "fidelity_floor_kl", "fidelity_tv", "accuracy", "nll")
 
 

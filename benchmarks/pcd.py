@@ -7,8 +7,8 @@
         --methods bpc-pcd bpc-pcd+also vbpc bpc-fkl ...
 
 Networks are a kind and a width: `mlp-32`, one hidden layer of ReLU; `tanh-32`, the same with tanh;
-`convnet-8`, two convolutions of 8 and 16 channels (`convnet-wide`). A coreset is made with the
-first network, by `METHOD+also` with those of `--also` too, and measured on it and on `--cross`.
+`convnet-8`, two convolutions of 8 and 16 channels (`convnet-wide`); `convnet3-128`, the default
+network of images. A coreset is made with the first network, by `METHOD+also` with those of `--also` too, and measured on it and on `--cross`.
 
 Every coreset is sampled by fresh HMC chains of its own at temperature 1 under the problem's prior.
 `tv` and `kl` are between the averaged predictions for the test set of the reference and of these
@@ -241,9 +241,10 @@ def _pooled(examples: Examples) -> Examples:
 
 def _problem(network: str, data: Dataset, device: str) -> Problem:
     kind, _, width = network.partition("-")
-    names = {"mlp": "mlp", "convnet": "convnet-wide"}
-    if kind in names:
-        setup = assembly.Setup(model=names[kind], width=int(width), depth=2 - (kind == "mlp"))
+    kinds = {"mlp": ("mlp", 1), "convnet": ("convnet-wide", 2), "convnet3": ("convnet3", 3)}
+    if kind in kinds:
+        model, depth = kinds[kind]
+        setup = assembly.Setup(model=model, width=int(width), depth=depth)
         return assembly.build(setup, data, device=device)
     problem = assembly.build(assembly.Setup(model="linear"), data, device=device)
     return problem if kind == "linear" else dataclasses.replace(problem, model=_tanh(width, data))
