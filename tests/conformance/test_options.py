@@ -78,6 +78,7 @@ OF: dict[str, Mapping[str, Effect | str]] = {
     "herding": NETWORK,
     "giga": HILBERT,
     "frank-wolfe": HILBERT,
+    "cyclical-sghmc": CHAIN | {"num_cycles": Effect(other=1)},
     "frepo": POOL,
     "hmc": {
         "mass": Effect({"num_burn": 12}),

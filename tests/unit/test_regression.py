@@ -22,7 +22,7 @@ SERVING = {
     "uniform", "full", "herding", "k-center", "giga", "frank-wolfe", "psvi", "vbpc", "bpc-pcd"
 }  # fmt: skip
 INFERRING = {
-    "hmc", "sghmc", "a-sghmc", "sgld", "last-layer-vi", "laplace", "sgd", "ensemble",
+    "hmc", "sghmc", "a-sghmc", "cyclical-sghmc", "sgld", "last-layer-vi", "laplace", "sgd", "ensemble",
 }  # fmt: skip
 
 
@@ -66,6 +66,7 @@ def test_every_inference_predicts_in_the_targets_units(inference: str, run: Any)
         "hmc": {"num_draws": 12, "num_burn": 10},
         "sghmc": {"num_draws": 12, "num_burn": 10},
         "a-sghmc": {"num_draws": 12, "num_burn": 10},
+        "cyclical-sghmc": {"num_draws": 12, "num_burn": 10},
         "sgld": {"num_draws": 12, "num_burn": 10},
         "sgd": {"num_steps": 100},
         "ensemble": {"num_steps": 100, "num_members": 2},

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from pseudocore.core.registry import inferences, lazy_attribute
 
 if TYPE_CHECKING:
+    from pseudocore.inference.cyclical import CyclicalSGHMC
     from pseudocore.inference.hmc import HMC
     from pseudocore.inference.langevin import SGLD
     from pseudocore.inference.laplace import Laplace
@@ -17,6 +18,7 @@ register = inferences.register
 
 INDEX = {
     "a-sghmc": "sghmc:AlteredSGHMC",
+    "cyclical-sghmc": "cyclical:CyclicalSGHMC",
     "ensemble": "sgd:Ensemble",
     "hmc": "hmc:HMC",
     "laplace": "laplace:Laplace",
@@ -28,7 +30,8 @@ INDEX = {
 """`module:Class` by name."""
 
 __all__ = [
-    "HMC", "SGD", "SGHMC", "SGLD", "AlteredSGHMC", "Ensemble", "Laplace", "LastLayerVI", "register",
+    "HMC", "SGD", "SGHMC", "SGLD", "AlteredSGHMC", "CyclicalSGHMC", "Ensemble", "Laplace",
+    "LastLayerVI", "register",
 ]  # fmt: skip
 
 

@@ -61,6 +61,15 @@ class ChainSampler(ABC):
     initialisation.
     """
 
+    @property
+    def num_rounds(self) -> int:
+        """Draws made in all, kept or not."""
+        return self.num_burn + self.num_draws
+
+    def num_kept(self, done: int) -> int:
+        """Draws kept of the first `done`."""
+        return max(0, done - self.num_burn)
+
     @abstractmethod
     def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> Any:
         """The state of chains that start at theta."""
@@ -169,8 +178,8 @@ def run_chains(
     kept.reserve(sampler.num_draws, theta.numel() * theta.element_size())
 
     def keep(done: int, state: Any, info: Any) -> None:
-        report("sampling", done, sampler.num_burn + sampler.num_draws)
-        if done > sampler.num_burn:
+        report("sampling", done, sampler.num_rounds)
+        if sampler.num_kept(done) > sampler.num_kept(done - 1):
             theta = state.theta if units is None else units.theta(state.theta)
             traces = {name: value for name, value in info._asdict().items() if value.ndim}
             kept.append(theta, traces)
@@ -180,10 +189,10 @@ def run_chains(
         sampler.init(log_density, theta, rng("init")),
         problem,
         rng,
-        num_steps=sampler.num_burn + sampler.num_draws,
+        num_steps=sampler.num_rounds,
         repeats_passes=True,
         checkpoints=checkpoints,
-        on_start=lambda done: kept.truncate(max(0, done - sampler.num_burn)),
+        on_start=lambda done: kept.truncate(sampler.num_kept(done)),
         on_step=keep,
         on_log=on_log,
         **options,

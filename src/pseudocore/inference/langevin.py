@@ -37,7 +37,8 @@ class StochasticSampler(ChainSampler):
     """Gradient steps between draws."""
     step_size: Annotated[float | None, Range(above=0)] = None
     """Step size on the summed log-posterior. Defaults to .02 over the coreset's total weight for
-    sgld, to .1 over its root for sghmc and a-sghmc; of a regression, over the squared noise.
+    sgld, to .1 over its root for sghmc and a-sghmc, .5 for cyclical-sghmc, which begins cycles with
+    it; of a regression, over the squared noise.
     """
 
     relative_step_size: ClassVar[float]

@@ -51,12 +51,9 @@ class SGHMCInfo(NamedTuple):
     kinetic: Tensor  # mean squared momentum, (chains,); T in equilibrium, up to the discretisation
 
 
-@inferences.register("a-sghmc", kind="sampler", paper="Kim et al. 2022, arXiv 2210.06205")
 @dataclass(frozen=True, kw_only=True)
-class AlteredSGHMC(StochasticSampler):
-    """Stochastic gradient Hamiltonian Monte Carlo on the whole coreset, freshly augmented at every
-    step.
-    """
+class MomentumSampler(StochasticSampler):
+    """Chains with a momentum that friction wears out and noise renews."""
 
     friction: Fraction = 0.1
     """Share of the momentum lost at every step."""
@@ -65,20 +62,36 @@ class AlteredSGHMC(StochasticSampler):
 
     relative_step_size, weight_power = 0.1, 0.5
 
-    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> SGHMCState:
+    def first_momentum(self, theta: Tensor, rng: Rng) -> Tensor:
         scale = self.temperature**0.5 if self.momentum_scale is None else self.momentum_scale
         noise = rng("momentum").normal(*theta.shape, device=theta.device, dtype=theta.dtype)
-        return SGHMCState(theta, scale * noise)
+        return scale * noise
+
+
+@inferences.register("a-sghmc", kind="sampler", paper="Kim et al. 2022, arXiv 2210.06205")
+@dataclass(frozen=True, kw_only=True)
+class AlteredSGHMC(MomentumSampler):
+    """Stochastic gradient Hamiltonian Monte Carlo on the whole coreset, freshly augmented at every
+    step.
+    """
+
+    def init(self, log_density: LogDensity, theta: Tensor, rng: Rng) -> SGHMCState:
+        return SGHMCState(theta, self.first_momentum(theta, rng))
 
     def step(
         self, log_density: LogDensity, state: SGHMCState, rng: Rng
     ) -> tuple[SGHMCState, SGHMCInfo]:
-        (theta, momentum), size = state, self.size
-        spread = (2 * self.friction * self.temperature) ** 0.5
+        theta, momentum = state
         for number in range(self.num_inner):
-            theta = theta + size * momentum
-            force, noise, value = noisy_gradient(log_density, theta, rng("inner", number))
-            momentum = (1 - self.friction) * momentum + size * force + spread * noise
+            theta, momentum, value = moved(
+                log_density,
+                theta,
+                momentum,
+                self.size,
+                self.friction,
+                self.temperature,
+                rng("inner", number),
+            )
         return SGHMCState(theta, momentum), SGHMCInfo(value, momentum.square().mean(-1))
 
     def points_per_step(self, coreset: Coreset) -> int:
@@ -95,3 +108,19 @@ class SGHMC(AlteredSGHMC):
 
     def points_per_step(self, coreset: Coreset) -> int:
         return self.batch_size
+
+
+def moved(
+    log_density: LogDensity,
+    theta: Tensor,
+    momentum: Tensor,
+    size: float | Tensor,
+    friction: float,
+    temperature: float | Tensor,
+    rng: Rng,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Theta and momentum after one step, and the estimated log-density (chains,)."""
+    theta = theta + size * momentum
+    force, noise, value = noisy_gradient(log_density, theta, rng)
+    spread = (2 * friction * temperature) ** 0.5
+    return theta, (1 - friction) * momentum + size * force + spread * noise, value
