@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from pseudocore import dataset
 from pseudocore.assembly import Reduction, Setup
 from pseudocore.core.errors import ArtifactError, ConfigError
+from pseudocore.core.likelihood import Gaussian
 from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
@@ -53,6 +55,20 @@ def test_a_reference_is_made_once(problem: Problem, monkeypatch: pytest.MonkeyPa
     other_prior = replace(problem, prior=GaussianPrior(3.0))
     with pytest.raises(TypeError):
         references.reference(other_prior, "hmc", **SHORT)
+
+
+def test_numbers_of_the_likelihood_and_precision_make_other_references(problem: Problem) -> None:
+    data = dataset(torch.randn(8, 2), torch.randn(8), name="numbers")
+    numbers = [
+        replace(problem, data=data, likelihood=Gaussian(noise=noise), precision=precision)
+        for noise, precision in ((1.0, "float32"), (2.0, "float32"), (1.0, "bf16"))
+    ]
+    about = [
+        references._description(one, references._built("hmc", SHORT), 0, "measure", 2)
+        for one in numbers
+    ]
+    assert about[0] not in about[1:]
+    assert about[1] != about[2]
 
 
 def test_predictions_are_those_of_the_draws(problem: Problem) -> None:

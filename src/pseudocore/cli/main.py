@@ -48,13 +48,14 @@ VERBS = {
     "table": "Fill a published table, or our own (digits), cell by cell from presets; print our "
     "numbers next to theirs. Without NAME: list the tables.",
     "completion": "Complete verbs, methods and flags in a shell: install, or show the script.",
+    "cache": "What is kept between runs (networks, references, features): info, clear.",
     "compare": "Tabulate evaluated runs; runs that differ only in their seed share a row.",
     "report": "Write one HTML page: pictures, labels, curves, calibration, comparison, commands.",
     "export": "Copy the coreset of a RUN or file into a format other programs read.",
 }
 """Verbs and their help; the module of a verb is imported only when the verb is called."""
 
-_FIXED = {"demo": "demo", "presets": "presets"} | dict.fromkeys(
+_FIXED = {"demo": "demo", "presets": "presets", "cache": "cache"} | dict.fromkeys(
     ("methods", "data", "compare", "report", "export"), "listings"
 )
 """Modules of the verbs whose flags do not depend on other words; the other verbs have `make_app`

@@ -62,7 +62,7 @@ def embed(
         )
     network = backbones.load(features, weights, device)
     own = backbones.fingerprint(network)
-    about = {"what": "features", "data": data.fingerprint, "network": own}
+    about = {"kind": "features", "data": data.fingerprint, "network": own}
     lock: AbstractContextManager[None] = nullcontext() if cache is None else cache.lock(about)
     with lock:
         kept = None if cache is None else cache.load(about)

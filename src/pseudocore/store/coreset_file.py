@@ -99,6 +99,19 @@ def read_tensors(path: StrPath, *, kind: str) -> tuple[dict[str, Tensor], dict[s
     return tensors, record
 
 
+def read_header(path: StrPath, *, kind: str) -> dict[str, Any]:
+    """The header alone; whether it and the tensors are intact is not checked."""
+    path = Path(path)
+    try:
+        with reading(path):
+            _refuse_no_file(path)
+            with safe_open(str(path), framework="pt", device="cpu") as file:
+                return _record(path, file.metadata(), kind)
+    except (SafetensorError, ValueError, RuntimeError) as error:
+        message = f"is damaged or no safetensors file ({error})"
+        raise file_error(path, message, "damaged-file") from error
+
+
 def save_coreset(path: StrPath, coreset: Coreset) -> None:
     """Write a coreset; plain safetensors readers find `x`, `y`, `weight` and, for chosen points,
     `indices` in it.

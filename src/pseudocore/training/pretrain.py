@@ -263,7 +263,7 @@ def _description(problem: Problem, recipe: Pretraining, rng: Rng) -> dict[str, A
     if ":" in str(model.get("name", ":")) or not (augment is None or is_dataclass(augment)):
         return None
     return {
-        "kind": "pretrained network 1",
+        "kind": "network",
         "data": problem.data.fingerprint,
         "model": model,
         "preprocess": problem.preprocess.describe(),

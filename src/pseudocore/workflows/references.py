@@ -228,11 +228,13 @@ def _is_describable(problem: Problem) -> bool:
 
 
 def _of_problem(problem: Problem) -> dict[str, Any]:
+    noise = problem.likelihood.describe()
     return {
         "data": problem.data.fingerprint,
         "model": problem.model.describe(),
         "preprocess": problem.preprocess.describe(),
         "prior": dataclasses.asdict(problem.prior),
+        **({"likelihood": noise} if noise else {}),
     }
 
 
@@ -240,19 +242,15 @@ def _description(
     problem: Problem, made: Inference, seed: int, role: Role, num_fits: int
 ) -> dict[str, Any]:
     """All that a reference depends on."""
-    from pseudocore import __version__
-
     return {
-        "what": "reference",
+        "kind": "reference",
         **_of_problem(problem),
         "inference": inferences.name_of(made),
         "options": config.to_dict(made),
         "seed": seed,
         "role": role,
         "num_fits": num_fits,
-        "device": problem.device.type,
-        "dtype": str(problem.dtype),
-        "version": __version__,
+        "arithmetic": [str(problem.dtype), problem.precision, problem.device.type],
     }
 
 

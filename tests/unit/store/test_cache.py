@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from pseudocore.store.cache import CacheFolder
+from pseudocore.store.cache import LIMIT, VERSIONS, CacheFolder
 from pseudocore.store.folders import LOCK_FILE, NO_LOCK, Lock, TakenError
 
 Fails = Callable[..., Any]
@@ -60,7 +60,7 @@ def test_other_versions_make_other_entries(tmp_path: Path, monkeypatch: pytest.M
         patch.setattr("torch.__version__", "99.0")
         assert CacheFolder(tmp_path).load(WHAT) is None
     assert CacheFolder(tmp_path).load(WHAT) is not None
-    monkeypatch.setattr("pseudocore.store.cache._code", lambda: "that of another version")
+    monkeypatch.setitem(VERSIONS, "network", VERSIONS["network"] + 1)
     assert CacheFolder(tmp_path).load(WHAT) is None
 
 
@@ -86,6 +86,7 @@ def test_a_folder_that_cannot_be_written_is_skipped(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.filterwarnings("ignore:waiting for another process")
 def test_one_process_makes_an_entry_and_the_others_find_it(tmp_path: Path) -> None:
     made = []
 
@@ -102,6 +103,81 @@ def test_one_process_makes_an_entry_and_the_others_find_it(tmp_path: Path) -> No
     assert len(made) == 1
     with CacheFolder(tmp_path).lock(WHAT), CacheFolder(tmp_path).lock(OTHER):
         pass  # entries do not wait for each other
+
+
+def test_what_was_used_longest_ago_leaves_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, whats = CacheFolder(tmp_path), [{**WHAT, "seed": seed} for seed in range(4)]
+    for what in whats[:3]:
+        cache.save(what, {"theta": torch.zeros(1000)})
+    for number, entry in enumerate(sorted(cache.entries())):
+        os.utime(entry.path, (number, number))  # in an order that is not that of writing
+    oldest, _, _ = [entry.path for entry in cache.entries()]
+    (used,) = [what for what in whats[:3] if cache._file(what) == oldest]
+    assert cache.load(used) is not None  # now it is the newest
+    size = cache.entries()[0].num_bytes
+    monkeypatch.setenv(LIMIT, str(3.5 * size / 2**30))
+    cache.save(whats[3], {"theta": torch.zeros(1000)})
+    assert len(cache.entries()) == 3
+    assert cache.load(used) is not None
+    assert cache.load(whats[3]) is not None
+    monkeypatch.setenv(LIMIT, "0")
+    cache.save(whats[3], {"theta": torch.zeros(1000)})
+    assert cache.entries() == []
+
+
+def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
+    old, new = tmp_path / ".a.safetensors.1.partial", tmp_path / ".a.safetensors.2.partial"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    CacheFolder(tmp_path).save(WHAT, TENSORS)
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_clearing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = CacheFolder(tmp_path / "cache")
+    for what in (WHAT, OTHER):
+        with cache.lock(what):
+            cache.save(what, TENSORS)
+    (cache.path / "mine.txt").write_text("not ours to remove")
+    assert [entry.kind for entry in cache.entries()] == ["network", "network"]
+    os.utime(cache._file(WHAT), (0, 0))
+    assert [entry.path for entry in cache.clear(older_than=60)] == [cache._file(WHAT)]
+    assert cache.clear(obsolete=True) == []
+    monkeypatch.setitem(VERSIONS, "network", 99)
+    assert [entry.kind for entry in cache.clear(obsolete=True)] == ["obsolete"]
+    cache.save(WHAT, TENSORS)
+    assert len(cache.clear()) == 1
+    assert [path.name for path in cache.path.iterdir()] == ["mine.txt"]
+
+
+def test_the_cache_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = CacheFolder(tmp_path / "cache")
+    cache.save(WHAT, TENSORS)
+    assert stat.S_IMODE(cache.path.stat().st_mode) == 0o700
+    cache.path.chmod(0o777)
+    with pytest.warns(match="can be written by other users"):
+        assert cache.load(WHAT) is None
+    cache.path.chmod(0o700)
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    with pytest.warns(match="belongs to another user"):
+        assert cache.load(WHAT) is None
+    with pytest.warns(match="belongs to another user"), cache.lock(WHAT):
+        pass
+    with pytest.warns(match="belongs to another user"):
+        assert cache.clear() == []
+
+
+@pytest.mark.parametrize("limit", ["much", "nan", "-1"])
+def test_a_limit_is_a_number(
+    tmp_path: Path, limit: str, fails: Fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LIMIT, limit)
+    with fails("out-of-range", limit):
+        CacheFolder(tmp_path).save(WHAT, TENSORS)
 
 
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
