@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pseudocore.methods.condense.kip import KIP
     from pseudocore.methods.condense.lcmat_c import LCMatC
     from pseudocore.methods.condense.ld import LabelDistillation, LabelDistillationRidge
+    from pseudocore.methods.condense.ncfm import NCFM
     from pseudocore.methods.select.adacore import AdaCore
     from pseudocore.methods.select.contextual_diversity import ContextualDiversity
     from pseudocore.methods.select.craig import CRAIG
@@ -76,6 +77,7 @@ INDEX = {
     "least-confidence": "select.uncertainty:LeastConfidence",
     "margin": "select.uncertainty:Margin",
     "mtt": "bayes.bpc_w:MTT",
+    "ncfm": "condense.ncfm:NCFM",
     "psvi": "bayes.psvi:PSVI",
     "stein-thinning": "select.kernel:SteinThinning",
     "uniform": "select.uniform:Uniform",
@@ -84,7 +86,7 @@ INDEX = {
 """`module:Class` by name."""
 
 __all__ = [
-    "CAFE", "CRAIG", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "PSVI", "VBPC", "AdaCore",
+    "CAFE", "CRAIG", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "VBPC", "AdaCore",
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
     "BPCWasserstein", "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting",
     "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter",

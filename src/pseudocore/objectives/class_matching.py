@@ -24,7 +24,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Statistics
 from pseudocore.objectives import multiformation, unroll
 from pseudocore.objectives.image_sgd import ImageSGDSettings, ImagesInfo, ImagesState, coreset
-from pseudocore.objectives.initial import Initial
+from pseudocore.objectives.initial import ImageSettings, Initial
 from pseudocore.objectives.trajectory import MeanLoss, tiled
 from pseudocore.objectives.unroll import View, augment_vjp
 from pseudocore.runtime import autodiff
@@ -154,7 +154,7 @@ def draw(problem: Problem, theta: Tensor, size: int, rng: Rng) -> RealImages:
 
 
 def match(
-    method: MatchingSettings,
+    method: ImageSettings,
     problem: Problem,
     view: View,
     x: Tensor,

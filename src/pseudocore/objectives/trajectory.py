@@ -20,21 +20,18 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.objectives import multiformation
 from pseudocore.objectives.image_sgd import ImageSGDSettings, ImagesState
+from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.unroll import Drawn, Energy, View
 from pseudocore.runtime.execution import repeated
 from pseudocore.training.losses import Loss, per_example
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrajectorySettings(ImageSGDSettings):
-    """Fields of the trajectory methods; the defaults are those for ten images per class."""
+class ExpertSettings(ImageSettings):
+    """Fields of the methods that learn from experts."""
 
-    num_steps: Count = 5000
-    image_lr: Positive = 1000.0
     max_start: Count = 20
-    """Inner training starts at an expert's epoch below this."""
-    num_inner_steps: Count = 30
-    """Training steps on the pseudo-images."""
+    """Experts are taken at a random epoch below this."""
     num_experts: Count = 20
     """Experts to train when none are given."""
 
@@ -51,18 +48,6 @@ class TrajectorySettings(ImageSGDSettings):
         """The loss that experts are trained on when none are given."""
         return "cross-entropy"
 
-    def init(self, problem: Problem, rng: Rng) -> Any:
-        """Initial images at rest; refused without experts that reach far enough."""
-        _check_experts(self, problem)
-        return super().init(problem, rng)
-
-    def energy_and_view(
-        self, problem: Problem, images: ImagesState, loss: Loss = "cross-entropy"
-    ) -> tuple[Energy, View]:
-        """What training on the images takes: the weighted mean loss, and what networks see."""
-        weight = self.relative_weights(problem, images.x)
-        return energy_and_view(problem, images.y, loss, factor=self.formation, weight=weight)
-
     def expert_path(self, problem: Problem, rng: Rng, *, horizon: int, stride: int = 1) -> Tensor:
         """A random expert from a random start to `horizon` epochs later, every `stride` epochs,
         (horizon / stride + 1, P).
@@ -73,6 +58,28 @@ class TrajectorySettings(ImageSGDSettings):
         start = rng("start").integers(self.max_start, 1, device=device)
         epochs = start + torch.arange(0, horizon + 1, stride, device=device)
         return experts.at(expert.expand(len(epochs)), epochs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrajectorySettings(ExpertSettings, ImageSGDSettings):
+    """Fields of the trajectory methods; the defaults are those for ten images per class."""
+
+    num_steps: Count = 5000
+    image_lr: Positive = 1000.0
+    num_inner_steps: Count = 30
+    """Training steps on the pseudo-images."""
+
+    def init(self, problem: Problem, rng: Rng) -> Any:
+        """Initial images at rest; refused without experts that reach far enough."""
+        check_experts(self, problem)
+        return super().init(problem, rng)
+
+    def energy_and_view(
+        self, problem: Problem, images: ImagesState, loss: Loss = "cross-entropy"
+    ) -> tuple[Energy, View]:
+        """What training on the images takes: the weighted mean loss, and what networks see."""
+        weight = self.relative_weights(problem, images.x)
+        return energy_and_view(problem, images.y, loss, factor=self.formation, weight=weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +187,8 @@ def near(theta: Tensor, noise: float, rng: Rng, *, num: int, batch: int = 1) -> 
         yield draws[0] if batch == 1 else torch.stack(draws)
 
 
-def _check_experts(method: TrajectorySettings, problem: Problem) -> None:
+def check_experts(method: ExpertSettings, problem: Problem) -> None:
+    """Refuse a problem without experts that reach as far as the method reads."""
     name, needed, experts = methods.name_of(method), method.expert_epochs, problem.experts
     command = (
         f"pseudocore experts {problem.data.name} --num {method.num_experts} --epochs {needed} "
