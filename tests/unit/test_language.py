@@ -82,6 +82,16 @@ def test_pages_are_written_in_short_sentences() -> None:
     assert len(long) <= A_FEW, long
 
 
+def test_docstrings_and_messages_are_written_in_short_sentences() -> None:
+    long = [
+        (module.name, one)
+        for module in MODULES
+        for text in dict.fromkeys(strings(module))
+        for one in long_sentences(text)
+    ]
+    assert len(long) <= A_FEW, long
+
+
 def test_no_banned_phrase_is_used() -> None:
     texts = {page.name: page.read_text() for page in PAGES}
     texts |= {module.relative_to(ROOT).as_posix(): "\n".join(strings(module)) for module in MODULES}

@@ -1,7 +1,7 @@
 """What a coreset carries beyond its points: all that inference needs in place of the training data.
 
 A contract is plain values and the constants of the preprocessing. It is read from files that anyone
-may have written, so `Contract.from_table` believes nothing: what cannot be is refused with a
+may have written, so `Contract.from_table` believes nothing. What cannot be is refused with a
 sentence, and nothing in it names code that is run.
 """
 

@@ -1,7 +1,7 @@
 """Named, splittable random streams.
 
-A stream is a pure function of (seed, path): equal seeds and names give equal draws on every run,
-resumed or not, and no generator state exists to be saved or lost. Splitting is calling:
+A stream is a pure function of (seed, path). Equal seeds and names give equal draws on every run,
+resumed or not. No generator state exists to be saved or lost. Splitting is calling:
 `rng("step", 7)("batch")`.
 """
 

@@ -1,11 +1,11 @@
 """Differentiable siamese augmentation (Zhao and Bilen, *Dataset Condensation with Differentiable
 Siamese Augmentation*, 2021).
 
-A call draws one operation of the strategy and its parameters, shared by the batch and by every
-other batch called with the same `rng` ("siamese"), or one set per example. Choices joined by + are
-made in turn: `crop+flip` does both, `crop_flip` either. All is drawn where the images are, so
-nothing waits for the device: where the drawn operation is not known to the host, all are carried
-out and one is kept.
+A call draws one operation of the strategy and its parameters. They are shared by the batch and by
+every other batch called with the same `rng` ("siamese"), or one set per example. Choices joined
+by `+` are made in turn: `crop+flip` does both, `crop_flip` either. All is drawn where the images
+are, so nothing waits for the device. Where the drawn operation is not known to the host, all are
+carried out and one is kept.
 
 | operation | change |
 |---|---|

@@ -40,12 +40,12 @@ def dataset(
     """A data set of arrays, a frame, a torch or Hugging Face data set, a file or a name.
 
     Args:
-        x: Training inputs beside `y`, numpy or torch: images as uint8 or as floats from 0 to 1 or
-            -1 to 1, (n, height, width), (n, height, width, channels) or (n, channels, height,
-            width); or features (n, d); or a frame of columns. Or all of a data set: a frame with a
-            `target` (pandas, Polars, Arrow), a torch `Dataset` or `DataLoader`, a Hugging Face
-            data set, a scikit-learn Bunch, a mapping of arrays as an npz file holds, a tuple
-            `(x, y)` or `(x, y, test_x, test_y)`, a path or a name.
+        x: Training inputs beside `y`, numpy or torch: images, features (n, d), or a frame of
+            columns. Images are uint8 or floats from 0 to 1 or -1 to 1, of shape (n, height, width),
+            (n, height, width, channels) or (n, channels, height, width). Or all of a data set: a
+            frame with a `target` (pandas, Polars, Arrow), a torch `Dataset` or `DataLoader`, a
+            Hugging Face data set, or a scikit-learn Bunch. A mapping of arrays as an npz file
+            holds, a tuple `(x, y)` or `(x, y, test_x, test_y)`, a path and a name work, too.
         y: Labels (n,): whole numbers or texts of any kind; the numbers of a regression; or the name
             of the target column.
         test: Test inputs and labels as a tuple, or the test half in the form of `x`. Defaults to

@@ -161,7 +161,7 @@ def _in_number(names: Sequence[str]) -> list[str]:
 
 def _of_table(path: Path, read: Callable[[Sequence[Path]], Tensor] | None) -> Stored:
     """Labels of pictures by file name: a column `file`, one `label` or one for each class that begins
-    with p_, and perhaps a `weight`; the pictures too, where `read` is given.
+    with p_, and perhaps a `weight`. With `read`, the pictures too.
     """
     table, _ = read_csv(path)
     soft = [name for name in table if name.startswith("p_")]

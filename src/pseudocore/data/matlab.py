@@ -1,7 +1,7 @@
 """The numeric arrays of a MATLAB 5 file, as SVHN is distributed.
 
 A file is a header of 128 bytes and then elements: a type and a number of bytes, 4 each, and the
-bytes, padded to a multiple of 8; an element of up to 4 bytes may be packed into 8. An array is an
+bytes, padded to a multiple of 8. An element of up to 4 bytes may be packed into 8. An array is an
 element of elements (flags, sizes, name, values), which may be compressed by zlib. Every number in a
 file is checked against what is left of it before it is used.
 """

@@ -1,9 +1,10 @@
 """Folders of pictures: Tiny-ImageNet as it is distributed, and `DIR/train/<class>/*.png`,
 `DIR/test/<class>/*.png`. Pillow is imported when the first picture is read.
 
-A folder of class folders without the train/test level is split by file name: within each class,
-files in the order of the BLAKE2 hash of `<class>/<file>`, the first fifth to the test set. Classes
-are numbered in the order of their names, or of their values when all names are whole numbers.
+A folder of class folders without the train/test level is split by file name. Within each class,
+files are in the order of the BLAKE2 hash of `<class>/<file>`, and the first fifth is the test set.
+Classes are numbered in the order of their names, or of their values when all names are whole
+numbers.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Bilinear shifts, stretches and turns of images, with zeros for all that lies outside.
 
 Each is linear in the image, and so is its gradient, the transpose. Both are made of products and
-gathers, without scattered sums: these, the gradient of indexing, have no fixed order on a GPU or
+gathers, without scattered sums. These, the gradient of indexing, have no fixed order on a GPU or
 are sorted first, and `grid_sample` has no second derivative.
 """
 
@@ -85,8 +85,8 @@ def _turned(x: Tensor, angle: Tensor, *, back: bool) -> Tensor:
     r"""$\sum_q W_{pq} x_q$ for every pixel $p$, where $W_{pq}$ is the bilinear weight of $q$ at
     $Ap$, the source of $p$: that of the four pixels around $Ap$ is not zero.
 
-    With `back`, $\sum_p W_{pq} x_p$ for every $q$: the sources of such $p$ are less than one pixel
-    from $q$ along both axes, so $p$ is less than √2 from $A^{-1}q$, one of the nine around it.
+    With `back`, $\sum_p W_{pq} x_p$ for every $q$: the sources of those $p$ are less than one pixel
+    from $q$ along both axes. So $p$ is less than √2 from $A^{-1}q$, one of the nine around it.
     """
     (height, width), (middle, centre) = x.shape[2:], _centre(x)
     cos, sin = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)

@@ -182,9 +182,8 @@ def _read(path: Path, name: str, reading: Reading) -> Dataset:
     layout = _layout(path)
     if layout is None:
         message = (
-            f"{path} is in no layout known here; an npz or a folder of npy files of train_x,"
-            " train_y, test_x, test_y, a CSV or Parquet file, a folder of MNIST idx, CIFAR, SVHN or"
-            " Tiny-ImageNet files, or a folder of class folders of pictures can be read"
+            f"{path} is in no layout known here: .npz or .npy files (train_x, train_y, test_x, …),"
+            " CSV, Parquet, MNIST idx, CIFAR, SVHN, Tiny-ImageNet, and class folders of pictures"
             " (docs/data.md)"
         )
         raise DataError(message, code="unknown-layout", path=path)

@@ -1,7 +1,7 @@
 """Tables of columns as features: numbers as they are, texts one-hot encoded, gaps filled.
 
-What is learned from the training rows (the values of a text column, the filling of gaps) is an
-`Encoding`, plain enough to be stored with a coreset, and does the same to other rows.
+What is learned from the training rows, the values of text columns and the fillings of gaps, is an
+`Encoding`, plain enough to be stored with a coreset. It does the same to other rows.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """The only reader of pickles: CIFAR's official Python version is made of them.
 
 Unpickling is dangerous because a pickle names functions to call and states to set. Here every name
-stands for a plain class of this file, so that nothing of NumPy or of any other module is called,
-and arrays are made at the end from bytes whose number is checked. The results are numbers, texts,
+stands for a plain class of this file, so that nothing of NumPy or of any other module is called.
+Arrays are made at the end from bytes whose number is checked. The results are numbers, texts,
 bytes, lists, tuples, tables and numeric arrays; anything else stops the reader.
 """
 

@@ -8,9 +8,9 @@ $$ D_{KL}[p \| q] = \sum_k p_k \log\frac{p_k}{q_k}, \qquad
    \mathrm{agreement} = \mathbb 1[\arg\max p = \arg\max q] , $$
 
 Spearman's rank correlation of their entropies, and the gap between their negative log-likelihoods
-with a paired bootstrap interval. The full data are fitted several times: the *floor* of each
-measure is its mean over ordered pairs of such fits, and the measure itself is the mean over pairs
-of a full-data fit and a coreset fit. Equal effort on both sides makes the two comparable: full data
+with a paired bootstrap interval. The full data are fitted several times. The *floor* of each
+measure is its mean over ordered pairs of such fits. The measure itself is the mean over pairs of a
+full-data fit and a coreset fit. Equal effort on both sides makes the two comparable: full data
 against full data lies at the floor.
 
 For models whose parameters are identified (no hidden layer), $D_{KL}$ and $W_2$ between the

@@ -6,7 +6,7 @@ $$ L_D(\alpha) = -\frac{1}{\sum_i w_i} \sum_{i \in D} w_i \log p\bigl(y_i \mid x
 
 for D the coreset S and the training set T, where $\theta_S$ and $\theta_T$ were trained on the one
 and on the other from one initialisation. A coreset that carries the data's loss surface has its
-minimum where theirs is and rises as they do; one that only fits at $\theta_S$ shows a well of its
+minimum where theirs is and rises as they do. One that only fits at $\theta_S$ shows a well of its
 own there. Shin et al. draw a plane of random, filter-normalised directions (Li et al. 2018) around
 one network; the line between two networks needs no normalisation, as its own length is the scale.
 """

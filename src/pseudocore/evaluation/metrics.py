@@ -6,13 +6,13 @@ batch size. With bins $B_1 … B_{15}$ of equal width,
 $$ \mathrm{ECE} = \sum_b \frac{|B_b|}{n} \, \bigl| \mathrm{accuracy}(B_b) - \mathrm{confidence}(B_b)
 \bigr| . $$
 
-*Adaptive ECE* (after Nguyen & O'Connor, 2015) is the same with bins of equal mass: examples in the
+*Adaptive ECE* (after Nguyen & O'Connor, 2015) is the same with bins of equal mass. Examples in the
 order of their confidence fall into bins of $n/15$ each (the first ones take one more where 15 does
 not divide n). Examples of equal confidence have no order: each counts as right to the degree that
 they are on average.
 
 *Class-wise ECE* (Nixon et al., 2019; Kull et al., 2019) compares the probability of class $k$ with
-the frequency of the label $k$, in bins of equal width, averaged over the $K$ classes:
+the frequency of that label. Bins have equal width, and the error is averaged over the $K$ classes:
 
 $$ \mathrm{ECE}_\mathrm{classwise} = \frac1K \sum_k \sum_b \frac{|B_{kb}|}{n} \,
    \bigl| \mathrm{frequency}_k(B_{kb}) - \bar p_k(B_{kb}) \bigr| . $$

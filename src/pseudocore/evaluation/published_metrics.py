@@ -7,7 +7,7 @@ $$ -\sum_B \frac{|B|}{n} \log \frac1D \sum_d \exp \Bigl( \frac{1}{|B|} \sum_{i \
 \mid x_i, \theta_d) \Bigr) , $$
 
 not each example's. By the convexity of log-sum-exp it is never below the NLL of the model average,
-and equal to it only for batches of one (or draws that agree): it depends on the batch size, and on
+and equal to it only for batches of one (or draws that agree). It depends on the batch size, and on
 the order of the test set.
 
 *Batch-wise ECE.* The calibration error of every test batch, averaged. By the triangle inequality

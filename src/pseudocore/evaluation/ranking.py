@@ -12,10 +12,10 @@ $$ \mathrm{ARS} = s\bigl(w\,(a_\text{own} - a_\text{random})_\text{augmented} + 
    s(\alpha) = \frac{e^{\alpha} - e^{-1}}{e - e^{-1}}, $$
 
 where "hard" is with the most likely class as label and without augmentation, "own" with the set's
-own labels and augmentation, and "random" as many training examples of each class, trained on in the
-same way: with soft labels of the full data's networks where the set has soft ones. $w = \tfrac12$.
-$s$ maps −1 to 0 and 1 to 1; a set that equals all data under hard labels and random examples under
-its own has $s(0) = 0.269$.
+own labels and augmentation. "random" is as many training examples of each class, trained on in the
+same way. They have soft labels of the full data's networks where the set has soft ones.
+$w = \tfrac12$. $s$ maps −1 to 0 and 1 to 1; a set that equals all data under hard labels and
+random examples under its own has $s(0) = 0.269$.
 """
 
 import math

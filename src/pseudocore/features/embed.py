@@ -1,7 +1,7 @@
 """A data set as the features of a frozen network: batch by batch, once, kept in the cache.
 
 The cache knows features by the fingerprints of the data and of the network. What is reduced is then
-a data set of vectors, so every method works on it; the inputs behind the points stay known by their
+a data set of vectors, so every method works on it. The inputs behind the points stay known by their
 places in the training half (`Coreset.nearest`).
 """
 

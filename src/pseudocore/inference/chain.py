@@ -1,6 +1,6 @@
 """What every sampler has in common: settings of its chains, and `fit`.
 
-The chains are thetas (chains, parameters), which go through the one loop of `runtime/loop.py`: with
+The chains are thetas (chains, parameters), which go through the one loop of `runtime/loop.py`. With
 `Checkpoints` and draws on disk, a chain that is killed and run again makes the same draws, bit for
 bit.
 """
@@ -53,8 +53,9 @@ class ChainSampler(ABC):
     parameters themselves. Defaults to the problem's own.
     """
     select: Literal["none", "scale", "cold"] = "none"
-    """What short chains scored on held-out training points select: nothing; the scale of the prior,
-    within a factor of 4; or a cold setting, temperature .1 or .001 with a scale of 2, 4 or 8.
+    """What short chains select by their scores on held-out training points. `none`: nothing.
+    `scale`: the scale of the prior, within a factor of 4. `cold`: a temperature of .1 or .001 with
+    a scale of 2, 4 or 8.
     """
     init_scale: Annotated[float | None, Range(above=0)] = None
     """Chains start at this times standard normal numbers. Defaults to the network's own

@@ -38,8 +38,8 @@ Setting = Mapping[str, Any]
 """Values of some fields of a sampler."""
 
 COLD = ((0.1, 8.0), (0.001, 2.0), (0.001, 4.0), (0.001, 8.0))
-"""Temperature and scale of a fan-in prior to select from, by the study in docs/inference.md; the
-first where the coreset is all there is, so that nothing is left to select on.
+"""Temperature and scale of a fan-in prior to select from, by the study in docs/inference.md. The
+first is used where the coreset is all there is, so that nothing is left to select on.
 """
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)

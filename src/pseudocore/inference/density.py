@@ -106,7 +106,7 @@ def exact(
     """The log-posterior on all points, the same function at every call.
 
     With an augmentation the points are `NUM_COPIES` augmented copies of the coreset, drawn once and
-    weighing as much as one together: a Metropolis test needs a density that does not move.
+    weighing as much as one together. A Metropolis test needs a density that does not move.
     `per_chain` is whether several chains go through the network one by one; defaults to whether it
     is convolutional and on a GPU.
     """

@@ -7,7 +7,7 @@ $\mathcal N(0, \rho^{-1}(K + rI))$, so that exactly
 $$ 2\log p(\hat Y) = Mk\log\rho - k\log\det(K + rI) - \rho\, s(r) - Mk\log 2\pi, \quad
    s(r) = \operatorname{tr}\hat Y^\top(K + rI)^{-1}\hat Y $$
 
-whose maximum over ρ is at $\rho^* = Mk / s(r)$ in closed form; what is left, a function of r, is
+whose maximum over ρ is at $\rho^* = Mk / s(r)$ in closed form. What is left, a function of r, is
 searched on a grid through the eigenvalues of K, or of $\Phi^\top\Phi$ where that is smaller.
 
 **Categorical likelihood** (`laplace`). At the trained head $\hat\beta$, with $H = U^\top U + \delta
@@ -22,8 +22,8 @@ $$ -\tfrac12 \Bigl[\sum_i \log(1 + \lambda_i / \delta)
 found by bisection.
 
 Both hold the features fixed. They were trained on the same points, which fits them better than
-fresh points would, so that the evidence leans towards little noise: a statement about the last
-layer given its features, not about the network.
+fresh points would, so that the evidence leans towards little noise. It is a statement about the
+last layer given its features, not about the network.
 """
 
 import math

@@ -2,7 +2,7 @@ r"""Last-layer variational inference: a network trained on the coreset under a G
 layer.
 
 The prediction of VBPC (arXiv 2502.21143, §3): a fresh $\theta$ is trained on $(u, \hat y)$ with a
-Gaussian likelihood; then $m^*$ and $V^*$ of `objectives/last_layer_gaussian.py` give every test
+Gaussian likelihood. Then $m^*$ and $V^*$ of `objectives/last_layer_gaussian.py` give every test
 point's predictive in one forward pass,
 
 $$ p(y \mid x) \approx \operatorname{softmax}_y\left(s\, m^{*\top}\phi(x) / \sqrt{1 + \tfrac\pi8
@@ -10,7 +10,7 @@ s^2\Sigma^*(x)}\right). $$
 
 Works on any coreset: integer labels become centred one-hot targets, weights multiply the
 likelihood, and an intercept is one more feature. Where the features are the inputs themselves, a
-linear network, and the targets are labels, regression on them is a poor likelihood: the last layer
+linear network, and the targets are labels, regression on them is a poor likelihood. The last layer
 has the categorical one instead, with the best Gaussian under Böhning's bound
 (`last_layer_categorical.py`), and nothing is trained.
 

@@ -1,16 +1,16 @@
 r"""A last layer's settings by the likelihood of labels that it has not seen.
 
 With features $\phi$ of a network **that has seen no labels either** (the one training starts from),
-each candidate, a ridge r and a prior variance, has its predictions at left-out points, and the best
-of all with its best logit scale s wins:
+each candidate predicts the left-out points. A candidate is a ridge r and a prior variance; the
+best, with its best logit scale s, wins:
 
 $$ \arg\max_{r, \rho, s} \sum_i w_i \log \operatorname{softmax}_{y_i}\left(
    s\,\mu_{-i}(x_i) / \sqrt{1 + \tfrac\pi8 s^2 \Sigma_{-i}(x_i)}\right) $$
 
-Left out are training points that are no part of the coreset, where there are some
-(`workflows/reduction.py` asks then, and stores the answer with the coreset), and otherwise the
-coreset's own points: one at a time in closed form under the Gaussian likelihood
-(`last_layer_gaussian.leave_one_out`), a fifth at a time under the categorical one, whose logit
+Left out are training points outside the coreset, where there are some (`workflows/reduction.py`
+asks then, and stores the answer with the coreset), and otherwise the coreset's own points. These
+are left out one at a time in closed form under the Gaussian likelihood
+(`last_layer_gaussian.leave_one_out`), and a fifth at a time under the categorical one. Its logit
 scale is then 1. Only points whose class has another point can be left out.
 
 Features of the trained network would not do: they were fitted to the labels that are left out, and
@@ -47,8 +47,8 @@ VARIANCES: Mapping[Likelihood, tuple[float, ...]] = {
 }
 """From the narrowest on; the categorical search stops where the score falls.
 
-By folds of the coreset it takes the widest prior that is behind the best by half a standard error:
-four fifths of the points ask for a narrower prior than all of them.
+By folds of the coreset it takes the widest prior that is behind the best by half a standard error.
+Four fifths of the points ask for a narrower prior than all of them.
 """
 SCALES = tuple(2.0**place for place in range(-4, 11))
 TOLERANCE = 1e-3

@@ -1,7 +1,7 @@
 r"""The noise of a regression where none is given, chosen on training data.
 
 Under a linear network with prior $\mathcal N(0, \sigma_0^2)$ on its parameters the marginal
-likelihood is exact: with $\lambda_i$ the eigenvalues of $\tilde X^\top\tilde X$ (a 1 appended to
+likelihood is exact. With $\lambda_i$ the eigenvalues of $\tilde X^\top\tilde X$ (a 1 appended to
 inputs) and $e_i$ the squared size of standardised targets along its eigenvectors,
 
 $$ -2 \log p(y) = \sum_i \log(\sigma^2 + \sigma_0^2\lambda_i) + (N - p)\log\sigma^2

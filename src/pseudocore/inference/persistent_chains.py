@@ -132,8 +132,8 @@ def move(
     rate: Tensor | float = 0.0,
     friction: float | None = None,
 ) -> tuple[Chains, Tensor, Tensor]:
-    """One trajectory of every chain, with its Metropolis test; or with `friction`, the share of
-    its momentum that a chain loses first, without: then draws are off by the size of the steps.
+    """One trajectory of every chain, with its Metropolis test. With `friction`, the share of its
+    momentum that a chain loses first, there is no test, and draws are off by the size of the steps.
 
     Returns:
         The chains, whose step sizes follow the acceptance at `rate`; the change of their

@@ -6,7 +6,7 @@ $$ \theta \leftarrow \theta + \varepsilon r, \qquad
    + \mathcal N(0, 2\alpha T) $$
 
 Friction $\alpha$ and noise $2\alpha T$ balance, so that the posterior to the power $1/T$ is left
-invariant up to $O(\varepsilon^2)$, $O(\alpha)$ and the noise of the estimate; there is no
+invariant up to $O(\varepsilon^2)$, $O(\alpha)$ and the noise of the estimate. There is no
 Metropolis test. With $v = \varepsilon r$ and $\eta = \varepsilon^2$ this is Eq. (15) of Chen et al.
 
 `sghmc` estimates $\log\pi$ on a random batch; `a-sghmc` holds the whole coreset and takes a fresh

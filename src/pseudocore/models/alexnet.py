@@ -1,9 +1,9 @@
 """AlexNet for small images, in the form of the dataset-condensation papers (Zhao et al., 2021,
 after Krizhevsky et al., 2012).
 
-Two 5×5 and three 3×3 convolutions of 128, 192, 256, 192, 192 channels, max pooling after the first,
-second and last, one linear head on the 4×4 map that is left; no norm. With ten classes 1,872,202
-parameters.
+Two 5×5 and three 3×3 convolutions of 128, 192, 256, 192, 192 channels. Max pooling after the first,
+second and last; one linear head on the 4×4 map that is left. There is no norm. With ten classes
+1,872,202 parameters.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ and the head has a bias.
 - Batch norms of any dimension become ours, whose statistics are values (`models.batch_norm`).
 - Buffers are constants; a pass that changes one is refused.
 - Dropout is declared by the module's own mode: a layer in evaluation mode (`network.eval()`) is left
-  out; one in training mode is refused, as a posterior is over weights and not over masks.
+  out. One in training mode is refused, as a posterior is over weights and not over masks.
 - A network that draws at random, changes its inputs, or cannot be run and differentiated for
   several thetas at once is refused.
 """

@@ -2,7 +2,7 @@
 function as `--model package.module:function`.
 
 SAFETY: naming one imports that module and calls that function, with all a Python program may do.
-That is for the user to decide: a name that comes out of a file, be it a coreset, a run's
+That is for the user to decide. A name that comes out of a file, be it a coreset, a run's
 config.toml or a preset, is refused (`refuse_code`), so a stranger's file runs no code.
 
 The function is called by keyword with those of `num_classes`, `shape`, `channels` it has parameters

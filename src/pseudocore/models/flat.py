@@ -150,7 +150,7 @@ class FlatModel:
         self, theta: Tensor, x: Tensor, statistics: Statistics | None = None
     ) -> list[Tensor]:
         """The inputs (n, width) of every layer with weights but the first, in the order of the
-        pass, then the features: the output of the layer before, normalised, rectified and pooled.
+        pass. Then the features: the output of the layer before, normalised, rectified and pooled.
         An input that two layers share comes once.
         """
         given: list[Tensor] = []

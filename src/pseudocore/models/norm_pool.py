@@ -2,7 +2,7 @@
 
 On a GPU the latter three are one kernel (`models/_triton/norm_pool.py`), and a first block never
 writes its activations (`models/_triton/first_block.py`), wherever a pass is differentiated at most
-once; torch's own layers run everywhere else. In forward mode, for a second derivative, a first
+once. Torch's own layers run everywhere else. In forward mode, for a second derivative, a first
 convolution is a matrix product (`models/_triton/first_conv.py`).
 """
 

@@ -2,7 +2,7 @@
 networks for CIFAR.
 
 Pre-activation blocks (norm, ReLU, convolution, twice), two in each of three stages of 16, 32, 64
-times `width` channels; where a stage begins, the shortcut is a 1×1 convolution of the activated
+times `width` channels. Where a stage begins, the shortcut is a 1×1 convolution of the activated
 input. No dropout. With ten classes 10,961,370 parameters, the paper's 11.0 million.
 """
 

@@ -1,11 +1,11 @@
 """What methods that match the data class by class share: settings, real batches, the matching, and
 the network it is done under.
 
-A step draws some real images of every class, shows them and the pseudo-images of that class to one
-network under one augmentation ("siamese"), and moves the pseudo-images towards what the real ones
-give: gradients (`dc`, `dsa`, `lcmat-c`) or features (`dm`, `cafe`). Except in `cafe`, classes do
-not meet in a loss, so a step takes the memory of one class, or of the few that a GPU passes through
-at once.
+A step draws some real images of every class. It shows them and the pseudo-images of that class to
+one network under one augmentation ("siamese"), and moves the pseudo-images towards what the real
+ones give: gradients (`dc`, `dsa`, `lcmat-c`) or features (`dm`, `cafe`). Except in `cafe`, classes
+do not meet in a loss, so a step takes the memory of one class, or of the few that a GPU passes
+through at once.
 """
 
 import functools

@@ -27,8 +27,8 @@ def contrast(
 ) -> tuple[Tensor, Tensor]:
     """Gradient in x of the mean of E(θ⁺, x) − E(θ⁻, x), and that mean.
 
-    Pairs are (θ⁺, θ⁻), single (P,) or several at once (b, P), where `energy` is the mean over them;
-    the memory is that of one side of one pair, on a GPU of a few side by side.
+    Pairs are (θ⁺, θ⁻), single (P,) or several at once (b, P), where `energy` is the mean over them.
+    The memory is that of one side of one pair, on a GPU of a few side by side.
     """
     gradient, value, num = torch.zeros_like(x), x.new_zeros(()), 0
 

@@ -23,8 +23,8 @@ class PointSettings(Budget):
     num_steps: Count = 2000
     """Outer steps."""
     weighting: Literal["mass", "ones"] = "mass"
-    """Weight of a point: its class's examples divided by its class's points, so that weights sum to
-    the size of the training set; or 1, as in most published tables.
+    """Weight of a point. `mass`: the examples of its class over the points of its class, so that
+    weights sum to the size of the training set. `ones`: 1, as in most published tables.
     """
 
     @property

@@ -4,7 +4,7 @@ $$ \hat f(x) = k_{xS}\left(K_{SS} + r W^{-1}\right)^{-1} \hat Y, \qquad
    \mathcal L = \tfrac1{2|B|} \sum_{(x, y) \in B} \lVert \hat f(x) - \bar y \rVert^2 $$
 
 with $\bar y$ the centred one-hot label, $W$ the points' weights over their mean, and $r$ relative to
-the weighted mean of the diagonal of $K_{SS}$, so that it means the same for every kernel.
+the weighted mean of the diagonal of $K_{SS}$, which makes it comparable across kernels.
 """
 
 from collections.abc import Callable, Sequence

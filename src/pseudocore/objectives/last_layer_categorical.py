@@ -6,7 +6,7 @@ $$ \log\sum_c e^{f_c} \le \log\sum_c e^{\psi_c} + g(\psi)^\top(f - \psi) + \tfra
    \tfrac12\left(I - \tfrac1k 11^\top\right)(f - \psi) , $$
 
 makes the likelihood of each point Gaussian in its outputs $f = W^\top\phi$ with one curvature for
-all, so that the best Gaussian under it has one covariance for all classes, that of
+all. The best Gaussian under it then has one covariance for all classes, that of
 `last_layer_gaussian` with noise 2 at the prior's own scale,
 
 $$ V = \left(\rho I + \tfrac12 \Phi^\top \operatorname{diag}(w) \Phi\right)^{-1}, $$

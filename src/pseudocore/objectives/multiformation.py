@@ -6,13 +6,13 @@ Parameterization", IDC.
 
 A stored image of side $s$ is cut into `factor`² tiles of side $s/$`factor`, and each tile is
 upsampled to side $s$ bilinearly: what networks see. That is linear in the stored image, $U T
-U^\top$ for a tile $T$, row $i$ of $U$ being the weights of pixel $i$ among the tile's, so that
-gradients reach the stored pixels. With `mirror` the mirror image of each follows, as another point.
-All that an image decodes to has its label, and an equal share of its weight.
+U^\top$ for a tile $T$, row $i$ of $U$ being the weights of pixel $i$ among the tile's. So gradients
+reach the stored pixels. With `mirror` the mirror image of each follows, as another point. All that
+an image decodes to has its label, and an equal share of its weight.
 
 A method calls `begin` for the initial stored images, `decode` for what networks see of them and
 their labels (or `split`, `repeat` and `mirrored` one by one), and `provenance` for the coreset,
-which holds the stored images; `decoded` gives what inference trains on.
+which holds the stored images. `decoded` gives what inference trains on.
 """
 
 from collections.abc import Sequence

@@ -7,9 +7,8 @@ $$ \hat g_n = \frac1{\sqrt{S - 1}} \Big(f_n(\theta_1) - \bar f_n, \dots, f_n(\th
    f_n\Big), \qquad \langle \hat g_n, \hat g_m \rangle = \widehat{\operatorname{Cov}}[f_n, f_m] . $$
 
 The draws are of Laplace's approximation for softmax regression, or the exact posterior of a linear
-one, on what the last layer sees: the inputs of a linear network, or the features of one that was
-trained on all data and is held fixed.
-Everything is in float64.
+one, on what the last layer sees. These are the inputs of a linear network, or the features of one
+that was trained on all data and is held fixed. Everything is in float64.
 """
 
 import math

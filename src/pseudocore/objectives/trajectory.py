@@ -2,8 +2,8 @@
 loss of pseudo-images and what networks are shown of them.
 
 An expert is a network trained on all data and kept at every epoch. A step takes a random expert at
-a random early epoch, trains it on the pseudo-images instead (`objectives/unroll.py`), compares the
-result with the expert at a later epoch, and moves the images.
+a random early epoch and trains it on the pseudo-images instead (`objectives/unroll.py`). It then
+compares the result with the expert at a later epoch, and moves the images.
 """
 
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ $$ \theta_{t+1} = \theta_t - \eta\, \nabla_\theta E(\theta_t, A_t(u)) + \tau \ep
 $E$ is an energy (a mean loss) and $A_t$ the augmentation drawn for step t. `descend` gives
 $\theta_{L_u}$ and keeps nothing else. `differentiate` gives the gradient of an objective of
 the path in $u$ and $\eta$ (at $\tau = 0$): it keeps the parameters of every step, and walks back
-with the adjoint $\lambda_t = dJ / d\theta_t$; with $s_t = \langle\lambda_{t+1}, \nabla_\theta
+with the adjoint $\lambda_t = dJ / d\theta_t$. With $s_t = \langle\lambda_{t+1}, \nabla_\theta
 E(\theta_t, A_t(u))\rangle$,
 
 $$ \lambda_t = \frac{\partial J}{\partial\theta_t} + \lambda_{t+1} - \eta\, \nabla_\theta s_t,

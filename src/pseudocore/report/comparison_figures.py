@@ -229,7 +229,8 @@ def _stages(records: Sequence[Record], colour_of: Mapping[str, str]) -> svg.Imag
 
 def _names(records: Sequence[Record], apart: tuple[str, ...] = ()) -> list[str]:
     """A name for each record: equal where records differ in seeds alone, and in settings that begin
-    with one of `apart`; otherwise distinct, so that no figure pools what was set differently.
+    with one of `apart`. Otherwise names are distinct, so that no figure pools what was set
+    differently.
     """
     found = []
     for config, evaluation in records:

@@ -1,4 +1,4 @@
-"""One self-contained HTML file about runs: nothing fetched, all text escaped, and one script, which
+"""One self-contained HTML file about runs: nothing fetched, all text escaped, and one script. It
 sorts and filters tables and is the only one that the page lets a browser run.
 
 A run folder may come from a stranger: nothing is assumed about the values in its configuration,

@@ -2,7 +2,7 @@
 2021).
 
 The classes arrive in stages. At each stage the method reduces the new classes to `per_class` points
-each; the memory is the union of all such points so far; a fresh network is fitted on the memory
+each. The memory is the union of all such points so far. A fresh network is fitted on the memory
 alone and tested on every class seen so far. What is lost from one stage to the next is what the
 memory failed to carry.
 

@@ -1,8 +1,8 @@
 """Ours beside theirs: a table's stored results as blocks, which `pages.py` writes as Markdown or
 HTML.
 
-A difference is in standard errors of our mean over n seeds and of the printed one, whose sd counts
-as that of a single run where the paper does not say over how many it was taken. What is said of a
+A difference is in standard errors of our mean over n seeds and of the printed one. Its sd counts as
+that of a single run where the paper does not say over how many it was taken. What is said of a
 missing cell is the same on every machine.
 """
 

@@ -2,10 +2,10 @@
 kept in the work folder.
 
 A coreset is a RUN folder named by a digest of its configuration, so cells that use one coreset by
-several protocols make it once, and a cell that was killed resumes from its checkpoint. Expert
-folders are shared by data set, network, preprocessing, augmentation and loss; pre-trained networks
-are in the user's cache. A selector selects anew for every seed and one network is fitted to each
-selection; any other coreset is made once, with seed 0, and a network is fitted for every seed.
+several protocols make it once. A cell that was killed resumes from its checkpoint. Expert folders
+are shared by data set, network, preprocessing, augmentation and loss; pre-trained networks are in
+the user's cache. A selector selects anew for every seed and one network is fitted to each
+selection. Any other coreset is made once, with seed 0, and a network is fitted for every seed.
 
 Several processes can fill one table from one work folder: each takes cells that no other is
 running, and waits where another is making what it needs.

@@ -8,7 +8,7 @@ $$ \Sigma_u = \left(\sigma_0^{-2} I + \textstyle\sum_m w_m \sigma^{-2} I\right)^
    \theta_u = \sigma^{-2} \Sigma_u \textstyle\sum_m w_m u_m, \tag{28, 29} $$
 
 and so are reverse KL, forward KL and W₂² between them, whatever a method minimises. The methods'
-own gradient estimators run here, noise and all; only what they cannot know of a network is exact:
+own gradient estimators run here, noise and all. Only what they cannot know of a network is exact:
 draws come from the two posteriors, and an expert is one.
 
 | method | gradient in u | from |

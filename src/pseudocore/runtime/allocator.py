@@ -1,7 +1,8 @@
 """Keeping freed memory within the process.
 
 glibc returns every large block to the system when it is freed and asks for it again a moment later,
-one page fault for each 4 KiB: half the time of a training step on a CPU at the usual network sizes.
+one page fault for each 4 KiB. That is half the time of a training step on a CPU at the usual
+network sizes.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Derivatives, in whichever of several equivalent ways suits the current execution.
 
 `torch.func.grad` makes every gradient differentiable once more, for which torch takes the backward
-of some layers apart: that of instance norm becomes a dozen passes over the activations instead of
+of some layers apart. That of instance norm becomes a dozen passes over the activations instead of
 two. Most gradients here are not differentiated again, and are taken by `torch.autograd.grad`.
 Inside another transform, which may need that derivative, and compiled, where fused kernels save as
 much, they are taken by the former. Networks with custom kernels know their gradient, how they

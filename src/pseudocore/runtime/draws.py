@@ -1,7 +1,7 @@
 """A step as a function of its state and its draws.
 
 A captured or compiled step cannot ask for a stream by name. So the first call notes what is drawn
-and from which streams, and the same draws are made from the streams of every later step: eager,
+and from which streams, and the same draws are made from the streams of every later step. Eager,
 captured and compiled steps draw the same numbers.
 """
 

@@ -1,6 +1,6 @@
 """The loop behind every iterative method and chain: steps, checkpoints, divergence, interruption.
 
-A state is a (nested) NamedTuple of tensors, so saving any method is saving a flat dict; a random
+A state is a (nested) NamedTuple of tensors, so saving any method is saving a flat dict. A random
 stream is a function of (seed, step), so resuming needs nothing else. The loop writes no files: it
 hands states to a `Checkpoints` and numbers to `on_log`.
 """

@@ -10,7 +10,7 @@ costs["load"].seconds
 Outside a recording a `stage` records nothing. Stages nest: the seconds of one are those not spent in
 the stages inside it, so they add up to the whole. Peak memory on a GPU is that of the stage, the
 ones inside it included. The operating system knows a process's peak only over its whole life, so on
-a CPU it is the high-water mark at the end of the stage: only a rise can be blamed on a stage.
+a CPU it is the high-water mark at the end of the stage. Only a rise can be blamed on a stage.
 """
 
 import gc

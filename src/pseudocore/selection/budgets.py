@@ -28,9 +28,9 @@ class SelectorSettings(Budget):
     balance.
     """
     weighting: Literal["mass", "ones", "learned"] = "mass"
-    """Weight of a point: its class's examples divided by its class's points, so that weights sum to
-    the size of the training set; 1, as in most published tables; or learned, so that the weighted
-    gradients of the points add up to those of their class.
+    """Weight of a point. `mass`: the examples of its class over the points of its class, so that
+    weights sum to the size of the training set. `ones`: 1, as in most published tables. `learned`:
+    so that the weighted gradients of the points add up to those of their class.
     """
 
     def check(self, problem: Problem) -> None:

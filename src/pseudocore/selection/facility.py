@@ -13,7 +13,7 @@ $\frac{n}{k}\ln\frac1\epsilon$ random candidates and reaches $1 - 1/e - \epsilon
 (Mirzasoleiman et al. 2015, "stochastic greedy"). Ties go to the lowest index.
 
 Similarities are read a few rows at a time, from a matrix of at most `ENTRIES` numbers or, beyond
-that, computed anew each time, so that no n × n matrix is needed.
+that, computed anew each time. No n × n matrix is needed.
 """
 
 import math

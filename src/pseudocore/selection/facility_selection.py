@@ -32,13 +32,13 @@ class FacilitySelection(SelectorSettings):
     """Loss of stochastic greedy: n/num·ln(1/epsilon) random candidates per choice; 0 tries all."""
     exact: bool = False
     """Whether a group of more than 16,384 examples, whose similarities would fill more than 1 GiB,
-    is covered whole, computing n² distances for every few choices; if not, random parts of it
+    is covered whole, computing n² distances for every few choices. If not, random parts of it
     stand for it.
     """
     weighting: Literal["mass", "ones", "learned", "clusters"] = "mass"  # type: ignore[assignment]
-    """Weight of a point: its class's examples divided by its class's points; 1; learned, so that
-    the weighted gradients of the points add up to those of their class; or the number of examples
-    nearest to it.
+    """Weight of a point. `mass`: the examples of its class over the points of its class. `ones`: 1.
+    `learned`: so that the weighted gradients of the points add up to those of their class.
+    `clusters`: the number of examples nearest to it.
     """
 
 

@@ -50,7 +50,7 @@ def thinning(
     kernel: Kernel, n: int, num: int, references: Tensor, rng: Rng, *, most: int
 ) -> Tensor:
     """Indices (num,) of rows, by kernel thinning (Dwivedi & Mackey 2024): num · 2^m random rows, not
-    more than `most`, are halved m times by a balanced walk; the best of the 2^m parts is refined.
+    more than `most`, are halved m times by a balanced walk. The best of the 2^m parts is refined.
     """
     rounds = int(math.log2(max(1, min(n, most) // num)))
     start = rng("start").permutation(n)[: num * 2**rounds]
@@ -63,7 +63,7 @@ def thinning(
 
 
 def _halved(kernel: Kernel, parts: Tensor, rng: Rng, delta: float) -> Tensor:
-    """Each part (p, 2 s) as two (2 p, s): of every pair of rows one goes to either, by a coin that
+    """Each part (p, 2 s) as two (2 p, s). Of every pair of rows one goes to either, by a coin that
     is biased against the difference of kernel sums so far.
     """
     num_parts, size = parts.shape

@@ -7,7 +7,7 @@ $$ g = (p - y)\,\tilde\phi^\top, \qquad \lambda_{cd} = p_c (1 - p_c)\,\tilde\phi
    \langle g_i, g_j \rangle
    = \langle p_i - y_i,\, p_j - y_j \rangle\,(\langle \phi_i, \phi_j \rangle + 1) . $$
 
-Neither $g$ nor $\lambda$, of k·(h+1) numbers per example, is ever formed: distances come from inner
+Neither $g$ nor $\lambda$, of k·(h+1) numbers per example, is ever formed. Distances come from inner
 products, and of $\lambda$ only the few dimensions that vary most over the data are computed.
 """
 

@@ -5,10 +5,11 @@ With $g_i$ the last layer's gradient of example i of a class of n, and S the sel
 $$ w = n \operatorname*{argmin}_{v \ge 0} \Big\lVert \frac1n \sum_i g_i - \sum_{j \in S} v_j g_j
    \Big\rVert^2 , $$
 
-so that $\sum_j w_j g_j$ estimates the class's total gradient: the sparse regression of Campbell and
-Broderick (2019, "Automated scalable Bayesian inference via Hilbert coresets") on points that are
-given, with the last layer's gradients in place of random projections. Nothing rescales the weights:
-their sum is near n where the points can carry the class, and below where they cannot.
+so that $\sum_j w_j g_j$ estimates the class's total gradient. This is the sparse regression of
+Campbell and Broderick (2019, "Automated scalable Bayesian inference via Hilbert coresets") on
+points that are given, with the last layer's gradients in place of random projections. Nothing
+rescales the weights: their sum is near n where the points can carry the class, and below where they
+cannot.
 """
 
 import math

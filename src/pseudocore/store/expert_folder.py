@@ -2,7 +2,7 @@
 learns from them.
 
 `manifest.json` says what they were trained on and how. `expert-0000.safetensors` and so on hold
-`theta` (epochs + 1, parameters), row 0 the initialisation, with a digest of every row; where
+`theta` (epochs + 1, parameters), row 0 the initialisation, with a digest of every row. Where
 training on from the last row would not be exact (it was rounded, or there is momentum) also `last`
 and `velocity` (parameters,). A snapshot is mapped into memory and checked against its own digest;
 nothing else is read. `docs/experts.md` is the format's page.

@@ -114,7 +114,7 @@ def export_pngs(coreset: Coreset, folder: StrPath) -> None:
 
 def table_of(coreset: Coreset) -> dict[str, list[Any]]:
     """Columns: `label`, `class`, `weight`, `p_NAME` of each class, or `target` and `weight` of a
-    regression; and the values of x under the names of their features, or `x0`, `x1`, … in the
+    regression. Then the values of x under the names of their features, or `x0`, `x1`, … in the
     order of memory.
     """
     values = coreset.x.detach().cpu().double().flatten(1)

@@ -27,8 +27,8 @@ FILES = (MANIFEST_FILE, CHECKPOINT_FILE, CORESET_FILE, METRICS_FILE, CONFIG_FILE
 
 
 def readable(path: Path) -> Path:
-    """Where to read the run of a folder: in itself, or in its stash while a run that is to
-    overwrite it has no coreset, or was killed before it had one.
+    """Where to read the run of a folder: in itself, or in its stash while the run that is to
+    overwrite it has no coreset.
     """
     aside = path / STASH
     if aside.is_symlink() or not aside.is_dir():

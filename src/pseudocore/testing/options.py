@@ -29,7 +29,7 @@ OF_BUDGETS = {
 
 def other_value(option: Option, value: Any) -> Any:
     """A valid value unlike `value`: a bool flipped, the next choice of a Literal, a number doubled
-    or else halved or moved by 1 as its bounds allow; 2, or the first choice, in place of None.
+    or else halved or moved by 1 as its bounds allow. None becomes 2 or the first choice.
     """
     kind = next(one for one in config.alternatives(option.type) if one is not NoneType)
     if get_origin(kind) is Literal:

@@ -54,8 +54,8 @@ def small_problem(
     also: bool = False,
 ) -> Problem:
     """`few_digits` under a network, by default a `convnet-wide` of four and eight channels with
-    this `norm`; with `experts`, two of them trained for four epochs on `few_digits` of equal
-    classes; with `reference`, draws that stand in for those of the full-data posterior; with
+    this `norm`. With `experts`, two of them trained for four epochs on `few_digits` of equal
+    classes. With `reference`, draws that stand in for those of the full-data posterior. With
     `also`, a second network with its own.
     """
     data, where = few_digits(imbalanced=imbalanced), torch.device(device)

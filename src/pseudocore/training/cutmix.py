@@ -3,7 +3,7 @@ r"""CutMix: images with a box of another image in them, and their labels in the 
 Yun et al. (2019), "CutMix: regularization strategy to train strong classifiers with localizable
 features". With probability `chance` a batch gets one box for all its images, with centre uniform
 and sides $\sqrt{1 - \lambda}$ of the image's, $\lambda \sim U(0, 1)$, as far as it lies in the
-image; it shows the same place of the image's partner, and the loss is
+image. It shows the same place of the image's partner, and the loss is
 
 $$ (1 - s)\,\ell(y_i) + s\,\ell(y_{\pi(i)}), \qquad s = \text{the box's share of the pixels}, \quad
 \pi \text{ a random order} . $$

@@ -4,10 +4,10 @@ $$ v \leftarrow \mu v + \lambda\theta + \nabla_\theta \tfrac1{|B|} \sum_{i \in B
    \ell(f_\theta(x_i), y_i), \qquad \theta \leftarrow \theta - \eta v $$
 
 An epoch visits every training point once, in a random order; the last batch takes what is left. An
-expert is a function of (seed, its number): its initialisation, orders and augmentations come from
-streams of its own, so that twenty more experts trained tomorrow are the ones that forty trained at
-once would have had, and training can resume after any epoch. Trained one by one they agree bit for
-bit; several in one batched pass agree to rounding.
+expert is a function of (seed, its number). Its initialisation, orders and augmentations come from
+streams of its own, so twenty more experts trained tomorrow are those that forty trained at once
+would have had. Training can resume after any epoch. Trained one by one they agree bit for bit;
+several in one batched pass agree to rounding.
 """
 
 import dataclasses
@@ -159,7 +159,7 @@ def default_group(problem: Problem) -> int:
 
     Small dense networks leave a GPU idle: twenty at once train four times as many images a second.
     Batched convolutions are slower than plain ones there and on a CPU, where one expert after the
-    other is bit for bit reproducible besides; a GPU may pass some through at once.
+    other is bit for bit reproducible besides. A GPU may pass some through at once.
     """
     if problem.device.type == "cuda" and problem.is_dense:
         return 20

@@ -1,6 +1,6 @@
 """Optimisers as pure functions of a gradient and its moments: SGD and Adam (Kingma & Ba 2015).
 
-Both take a tensor or a tree, a NamedTuple of tensors; the moments of a tree are a tree of the same
+Both take a tensor or a tree, a NamedTuple of tensors. The moments of a tree are a tree of the same
 type with the moments of each part, and its step sizes one for all parts or one for each.
 """
 

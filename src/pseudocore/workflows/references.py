@@ -1,10 +1,10 @@
 r"""References: the posterior of all training data, made once.
 
 A reference is an inference of `inference/` fitted to every training point with weight 1, under the
-problem's own likelihood and prior at temperature 1, several times over with streams of its own: the
-distance between the fits is the floor below which no difference to it can be told. Its label says
-what made it: `hmc` is exact up to the number of draws; `sghmc` has no Metropolis test; an ensemble
-draws from no posterior.
+problem's own likelihood and prior at temperature 1. It is fitted several times over, with streams
+of its own. The distance between the fits is the floor below which no difference to it can be told.
+Its label says what made it: `hmc` is exact up to the number of draws; `sghmc` has no Metropolis
+test; an ensemble draws from no posterior.
 
 References are kept in the problem's cache under a full description, and can be saved to a file that
 others can load: nothing in it is executed.
@@ -115,7 +115,8 @@ def against(full: FullPosterior | None, fitted: Inference) -> str | None:
 
 def with_reference(problem: Problem, method: object) -> Problem:
     """The problem with a reference, where the method learns from one: the problem's own, else the
-    inference that the method names or the default; and so the same data under other networks.
+    inference that the method names or the default. The same holds for the data under other
+    networks.
     """
     if not isinstance(method, NeedsReference) or not method.needs_reference:
         return problem

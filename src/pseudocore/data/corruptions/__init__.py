@@ -1,7 +1,7 @@
 """CIFAR-10-C-style corruptions: fifteen kinds in five severities, on uint8 images, before any
 normalisation.
 
-`corrupt` makes them from any images, of any size, grey or RGB; image i depends on (seed, kind, i)
+`corrupt` makes them from any images, of any size, grey or RGB. Image i depends on (seed, kind, i)
 alone, so that a kind's severities share their random draws and a batch can be any part of a set.
 `official` reads the files of CIFAR-10-C itself, where they are on the search path. Kinds and
 constants are in `distort`; `docs/robustness.md` says what differs.

@@ -3,7 +3,7 @@ for images of any size.
 
 Each takes pixels in [0, 1] (n, channels, height, width), float64, a severity 1 to 5 and one random
 stream per image, and gives pixels that may leave [0, 1]. Constants are those of the script that
-made CIFAR-10-C; lengths in pixels are the same at every image size, except those of the elastic
+made CIFAR-10-C. Lengths in pixels are the same at every image size, except those of the elastic
 transform, which are shares of the side. Deviations:
 
 1. `frost` lays procedural ice over the image (ridged clouds, tinted blue); theirs is cut from

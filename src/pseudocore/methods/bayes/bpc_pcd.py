@@ -11,7 +11,7 @@ $$ \nabla D_{KL}[\pi_x \| \pi_{u,w}] = -\Big(\mathbb E_{\theta\sim\pi_x}\big[\na
 
 in points, labels and weights alike. Draws from $\pi_x$ are the problem's reference. Draws from
 $\pi_{u,w}$ are the ends of chains that persist from step to step (Tieleman 2008, "Training
-Restricted Boltzmann Machines using Approximations to the Likelihood Gradient"): every step moves
+Restricted Boltzmann Machines using Approximations to the Likelihood Gradient"). Every step moves
 them by one trajectory of Hamiltonian Monte Carlo on the points as they are, Metropolis test
 included, and then the points by Adam. The chains walk in units of the prior, $\theta = c + \sigma
 z$, at temperature 1. With several networks (`also`) $\theta$ holds the parameters of all,
@@ -84,7 +84,7 @@ class PCDState(NamedTuple):
 class PCDInfo(NamedTuple):
     gap: Tensor
     """Log-likelihood of the points under the reference less that under the chains, in nats per
-    training example and network; its gradient is that of the KL, and it tends to 0.
+    training example and network. Its gradient is that of the KL, and it tends to 0.
     """
     drift: Tensor
     """Mean change of the chains' log-density by this step; 0 for chains that have caught up."""
@@ -113,8 +113,8 @@ class BPCPersistentChains(Budget):
     num_steps: Count = 3000
     """Outer steps."""
     weighting: Literal["mass", "ones", "learned"] = "mass"
-    """Weight of a point: its class's examples divided by its class's points, so that weights sum to
-    the size of the training set; or 1; or learned, from the former on.
+    """Weight of a point. `mass`: the examples of its class over the points of its class, so that
+    weights sum to the size of the training set. `ones`: 1. `learned`: with the points, from mass.
     """
     image_lr: Positive = 0.01
     """Adam's step size on points, in standard deviations of the inputs; falls to 0 along a cosine.
@@ -289,7 +289,7 @@ class BPCPersistentChains(Budget):
         """How far the persistent chains are from fresh ones on the points as they ended.
 
         `energy` is the mean log-likelihood of the points under the fresh ones less that under the
-        persistent ones, in standard deviations of the former; `distance` the total variation
+        persistent ones, in standard deviations of the former. `distance` is the total variation
         between their averaged predictions for training inputs, by the network of which it is
         largest, and `floor` that between as many fresh draws and all.
         """

@@ -16,7 +16,7 @@ early epoch: $u$ moves until the likelihood of the data and that of $u$ vary tog
 | $B$ | `batch_size` | | $K$, $\gamma$ | `num_steps`, `image_lr` |
 
 Cost per step: `num_inner_steps` gradients in $\theta$, `num_draws` forward passes of `batch_size`
-real images and as many gradients in $u$; the memory of one of them, whatever `num_draws` is: the
+real images and as many gradients in $u$. The memory of one of them, whatever `num_draws` is: the
 draws are made twice, as only the second pass knows the mean of the first.
 
 Deviations:

@@ -27,9 +27,9 @@ Deviations:
       images' momentum): to first order the published $\eta - \rho v$, to which `inner_lr_lr` =
       $\rho$ belongs, but never zero or below.
   D2. The paper does not say where diagonal covariances come from. Here $\sigma$ is the standard
-      deviation of each parameter along its path: over the $L_u$ steps for $u$, over the epochs from
-      start to `horizon` for the expert, both joined by straight lines and taken over time, so that
-      few and many points on one path give the same.
+      deviation of each parameter along its path. That is over the $L_u$ steps for $u$, over the
+      epochs from start to `horizon` for the expert. Both paths are joined by straight lines and
+      taken over time, so few and many points on one path give the same.
   D3. The start epoch is uniform on 0 … $T^+ - 1$. Augmentation, if any, is drawn anew for every
       inner step.
 """

@@ -22,7 +22,7 @@ $$ \operatorname{Cov}[F, P] = \nabla F^\top\Sigma\,(\nabla P + b) + C, \qquad b 
    \Sigma\,\nabla^2 P\,\Sigma), $$
 
 with the data's share of P expanded once, around their own mode, so that a step reads no data. b
-is 0 for Gaussian likelihoods; for others it is what the moving mode does to the Hessian, and makes
+is 0 for Gaussian likelihoods. For others it is what the moving mode does to the Hessian, and makes
 this the exact gradient of the KL between Laplace's approximations.
 
 | paper | here | | paper | here |
@@ -38,7 +38,7 @@ too. Moments begin with a Newton search on all data.
 Deviations:
   D1. Adam along a cosine in place of the papers' plain steps $\gamma_t \propto 1/t$, on points in
       coordinates in which the data are white, $u = v R^\top$ with $R R^\top =
-      \operatorname{Cov}[x]$; the weights' step is relative to the mean weight $N/M$.
+      \operatorname{Cov}[x]$. The weights' step is relative to the mean weight $N/M$.
   D2. Covariances divide by S − 1 and not by S, so that the estimate is unbiased.
   D3. Points begin as class-balanced training points, weighing as their class, plus noise: along a
       direction that no point has, the gradient is 0.
@@ -195,7 +195,7 @@ def gradient(
 ) -> tuple[Points, Tensor]:
     """Eq. (4) in points, targets (0 for labels) and weights; and the variance of P.
 
-    `scale` times the sum over `data` is the full data's, unless it is an expansion; `draws` (S, p)
+    `scale` times the sum over `data` is the full data's, unless it is an expansion. `draws` (S, p)
     are of `q`, whose moments are used when they are None or `data` is an expansion.
     """
     if draws is not None and not isinstance(data, Quadratic):

@@ -21,8 +21,8 @@ in squared error.
 | $\rho^{-1}$ | `prior_variance`, relative | | $P$, $T$ | `pool_size`, `max_age` |
 | $\beta_D$ | `kl_weight` | | $s$ | `logit_scale` |
 
-Cost per step: one forward pass of `batch_size` real images (no backward: their features do not
-depend on the coreset), one forward and backward of the M coreset images for the outer gradient, one
+Cost per step: one forward pass of `batch_size` real images (no backward, as their features do not
+depend on the coreset). One forward and backward of the M coreset images for the outer gradient, one
 more for the pool, one Cholesky factor of M × M.
 
 Deviations:
@@ -36,16 +36,16 @@ Deviations:
       prediction; the outer gradient does not follow that dependence.
   D4. With `mirror` every image is used beside its mirror image, here and in every inference on the
       coreset, as in FRePo's public code: M is then twice as many (off by default).
-  D5. Points have weights $w$ (the paper's are 1): row m of $\Phi$ and $\hat Y$ is multiplied by
-      $\sqrt{w_m / \bar w}$, so that the posterior does not depend on what weights sum to, and the
+  D5. Points have weights $w$ (the paper's are 1). Row m of $\Phi$ and $\hat Y$ is multiplied by
+      $\sqrt{w_m / \bar w}$, so that the posterior does not depend on the sum of the weights. The
       coreset's own `ridge`, the noise of a point of weight 1, is $\bar w$ times the setting.
       Learned weights are $N \operatorname{softmax}(z)$ with $z$ moved by Adam like all else.
   D6. The coreset is an exponential moving average of the iterates when `averaging` > 0 (off by
       default).
   D7. With `match` posterior the label y of a real point is replaced by the probabilities $p(x)$
-      that `last-layer-vi` on all data gives it, its augmented copies included: up to a constant the
-      first term is then $D_{KL}[p \| q]$, which has its minimum where the coreset predicts what
-      all data do, and not at certainty (off by default).
+      that `last-layer-vi` on all data gives it, its augmented copies included (off by default). Up
+      to a constant the first term is then $D_{KL}[p \| q]$, which has its minimum where the coreset
+      predicts what all data do, and not at certainty.
   D8. For a regression the likelihood is Gaussian itself, with the problem's noise and prior and
       $\sum_m w_m$ points: the loss is the evidence bound of all data (`vbpc_regression.py`).
 """
@@ -98,9 +98,9 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
     image_lr: Positive = 0.01
     """Adam's step size on (normalised) images and the logit scale; falls to 0 along a cosine."""
     weighting: Literal["mass", "ones", "learned"] = "mass"  # type: ignore[assignment]
-    """Weight of a point: its class's examples divided by its class's points, so that weights sum to
-    the size of the training set; 1, as in the published table; or learned with the points, from
-    mass and with the same sum.
+    """Weight of a point. `mass`: the examples of its class over the points of its class, so that
+    weights sum to the size of the training set. `ones`: 1, as in the published table. `learned`:
+    with the points, from mass and with the same sum.
     """
     weight_lr: Positive = 0.01
     """Adam's step size on the logarithm of learned weights; falls to 0 along a cosine."""

@@ -21,7 +21,7 @@ sides: none for DC. After $T$ matching steps a fresh network takes over.
 | $D$ | `distance` | | $A$ | the setup's `augment`, else `strategy` |
 
 Cost per step: for every class one gradient in $\theta$ of `batch_size` real images, one of its
-pseudo-images and that one's gradient in pixels; then `num_inner_steps` gradients in $\theta$ of all
+pseudo-images and that one's gradient in pixels. Then `num_inner_steps` gradients in $\theta$ of all
 pseudo-images. The memory of a few classes, or of one of the last.
 
 Deviations:

@@ -7,7 +7,7 @@ $$ \mathcal L(u, \hat Y) = \tfrac1{2|B|} \lVert \bar Y_B - K_{Bu} \left(K_{uu} +
 I\right)^{-1} \hat Y \rVert^2 $$
 
 on batches $B$ of the data. The kernel $K$ is that of an infinitely wide fully-connected ReLU
-network, in closed form (`objectives/network_kernels.py`), or the inner product of last-layer
+network, in closed form (`objectives/network_kernels.py`). Or it is the inner product of last-layer
 features, averaged over a few fresh networks of the problem's own architecture.
 
 | paper | here | | paper | here |
@@ -16,8 +16,8 @@ features, averaged over a few fresh networks of the problem's own architecture.
 | $X_t$, $y_t$ | a batch | | FC$_m$ | `kernel`, `kernel_depth` |
 
 Cost per step: for `ntk` and `nngp` `kernel_depth` element-wise passes over matrices of `batch_size`
-× M and M × M, for `features` `num_networks` forward passes of the batch, and as many forward and
-backward passes of the M points; one Cholesky factor of M × M.
+× M and M × M. For `features` `num_networks` forward passes of the batch, and as many forward and
+backward passes of the M points. One Cholesky factor of M × M.
 
 Deviations:
   D1. `ridge` is relative to the mean of the diagonal of $K_{uu}$.

@@ -22,17 +22,17 @@ variance counts, as in the paper; there it is known in closed form
 | $\theta^0$ anew | after `max_age` matching steps | | augmentation | the setup's `augment` |
 
 Cost per step: that of `dc` with `num_inner_steps` gradients of `inner_batch_size` real examples in
-place of its inner training; the variances cost two products of (classes, n) and (n, h + 1) a class.
+place of its inner training. The variances cost two products of (classes, n) and (n, h + 1) a class.
 
 Deviations:
   D1. Variances, like gradients, are matched class by class, and $\lvert\cdot\rvert$ is the sum over
       all k (h + 1) entries.
   D2. One example has no variance: with one image per class (and `formation` 1) that side is 0, and
       the term moves nothing.
-  D3. The paper prints one epoch of training per inner loop, which in the code of IDC, whose loop it
-      takes over, is 2,000 images with momentum after every matching step, but neither the number of
-      steps nor when $\theta$ is drawn anew. Here a network's life is one epoch of CIFAR-10: 100
-      matching steps with 8 batches of 64 each.
+  D3. The paper prints one epoch of training per inner loop. In the code of IDC, whose loop it takes
+      over, that is 2,000 images with momentum after every matching step. It prints neither the
+      number of steps nor when $\theta$ is drawn anew. Here a network's life is one epoch of
+      CIFAR-10: 100 matching steps with 8 batches of 64 each.
   D4. The paper's $\gamma$ = .005 belongs to a distance it does not print. IDC's is `squares`, on
       pixels: .08 on network inputs. The presets have five times that, which was better. The default
       is the cosine of `dc` with its .1.

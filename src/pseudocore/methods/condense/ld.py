@@ -20,7 +20,7 @@ $$ \min_{\tilde y}\; \tfrac1{2\lvert B\rvert}\left\lVert \bar Y - \Phi W \right\
 | $\beta$ | `label_lr` | | $\lambda$ | `ridge`, relative |
 
 Cost per step: `ld` as `dd`. `ld-rr`: forward passes of `batch_size` real images and of the M
-images, one training step of a network of the pool, one Cholesky factor of M × M; no gradient of
+images, one training step of a network of the pool, one Cholesky factor of M × M. No gradient of
 second order.
 
 Deviations:

@@ -20,9 +20,9 @@ Deviations:
       found that other weights cost accuracy; `weighting` "clusters" is the paper's.
   D4. In the code of these tables batch norm works on one class at a time, as for `lcmat-s` (its
       D2): `batch_norm` "class".
-  D5. In that code gradients are those of the mean loss of a batch of 128 of one class, so that
-      those of a class's last, smaller batch are up to 16 times as long on CIFAR-10; `gradients`
-      "batches" does the same.
+  D5. In that code gradients are those of the mean loss of a batch of 128 of one class. So those of
+      a class's last, smaller batch are up to 16 times as long on CIFAR-10; `gradients` "batches"
+      does the same.
 """
 
 from dataclasses import dataclass

@@ -51,8 +51,9 @@ class GradMatch(Pretraining, SelectorSettings):
     ridge: NonNegative = 0.5
     """Penalty on the weights, in units of the mean squared gradient norm."""
     weighting: Literal["mass", "ones", "learned", "scaled"] = "scaled"  # type: ignore[assignment]
-    """Weight of a point: its class's examples divided by its class's points; 1; as solved for,
-    learned, where the penalty makes the sum fall short of the class; or that scaled to sum to it.
+    """Weight of a point. `mass`: the examples of its class over the points of its class. `ones`: 1.
+    `learned`: as solved for, where the penalty makes the sum fall short of the class. `scaled`:
+    those, scaled to sum to the class.
     """
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:

@@ -109,8 +109,9 @@ class HilbertCoreset(Pretraining, SelectorSettings):
     of the whole network, the reference.
     """
     weighting: Literal["mass", "ones", "learned", "path"] = "learned"  # type: ignore[assignment]
-    """Weight of a point: its class's examples divided by its class's points; 1; learned, of least
-    error for the selected points; or as the steps that selected them left it, path.
+    """Weight of a point. `mass`: the examples of its class over the points of its class. `ones`: 1.
+    `learned`: of least error for the selected points. `path`: as the steps that selected them left
+    it.
     """
 
     @property

@@ -11,9 +11,9 @@ $$ \text{stein-thinning:} \quad i_{t+1} = \operatorname*{argmin}_{i \notin S_t} 
 \textstyle\sum_{s \in S_t} p(i, s) , $$
 
 and kernel thinning halves $M 2^m$ random examples of the class $m$ times: of each pair of
-neighbours one goes to either half, by a coin biased against the difference between the halves'
-kernel means so far. The half nearest to the class by MMD is then refined: each point in turn is
-replaced by the one that lowers MMD most.
+neighbours one goes to either half. The choice is by a coin biased against the difference between
+the halves' kernel means so far. The half nearest to the class by MMD is then refined: each point in
+turn is replaced by the one that lowers MMD most.
 
 Chen, Welling & Smola (2010), "Super-samples from kernel herding"; Dwivedi & Mackey (2024), "Kernel
 thinning" (KT-Split and KT-Swap); Riabiz et al. (2022), "Optimal thinning of MCMC output". Kernel and

@@ -23,11 +23,11 @@ choices. With `rho` 0 it is CRAIG's choice.
 Deviations:
   D1. Of classes above 16,384 examples random parts are used, unless `exact`.
   D2. The authors' code (of its other selectors only `adacore`) leaves the network in training mode
-      and passes one class at a time: batch norm then removes what the class has in common, and the
+      and passes one class at a time. Batch norm then removes what the class has in common, and the
       network no longer recognises it. `batch_norm` "class" does the same.
-  D3. In that code gradients are those of the mean loss of a batch of 128 of one class, so that
-      those of a class's last, smaller batch are up to 16 times as long on CIFAR-10; `gradients`
-      "batches" does the same.
+  D3. In that code gradients are those of the mean loss of a batch of 128 of one class. So those of
+      a class's last, smaller batch are up to 16 times as long on CIFAR-10; `gradients` "batches"
+      does the same.
 """
 
 from dataclasses import dataclass

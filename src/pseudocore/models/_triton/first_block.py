@@ -20,7 +20,7 @@ $$ \frac{dJ}{dp_i} = \sum_f \gamma r f \Big( s_i - \tfrac1n S \Big)
    - \Big( \sum_f \tfrac{\gamma r^2}{n} \tfrac{dJ}{d\gamma} f f^\top \Big) (p_i - \bar p) . $$
 
 Rows are kept as four planes, one for every corner of the pooling windows, so that pooling is adding
-planes; behind the last neighbour stands a 1, whose $g$ is $S$. Rows and filters are rounded first
+planes. Behind the last neighbour stands a 1, whose $g$ is $S$. Rows and filters are rounded first
 as the matrix unit would, so that moments and products are of the same numbers.
 """
 

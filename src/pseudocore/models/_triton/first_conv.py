@@ -1,7 +1,7 @@
 """A 3×3 convolution of images of few channels, as matrix products.
 
 The libraries' convolutions are made for many channels on either side. With the three of an image
-they leave most of the matrix units idle, above all on the way back: the gradient in 100 images
+they leave most of the matrix units idle, above all on the way back. The gradient in 100 images
 takes 119 µs where reading what it needs takes 11. Here every pixel's nine neighbours are written
 out as one row, and all three passes are products of large matrices with aligned rows:
 

@@ -12,7 +12,7 @@ and $\frac{dJ}{d\beta}$ are the two sums, added up over images. A program holds 
 channels of one image, so what torch reads and writes some ten times is read once and written once.
 The four corners of every pooling window are four arrays: pooling is adding them.
 
-As theta moves, so do $x$, $\gamma$ and $\beta$, along $a$, $\dot\gamma$ and $\dot\beta$; where the
+As theta moves, so do $x$, $\gamma$ and $\beta$, along $a$, $\dot\gamma$ and $\dot\beta$. Where the
 ReLU is open what it sees moves along $\dot\gamma \hat x + \gamma Ja + \dot\beta$, with $r =
 (\mathrm{var}(x) + \varepsilon)^{-1/2}$ and, of any $v$, $Jv = r (v - \bar v - \hat x \overline{\hat
 x v})$. Forward mode asks for that; reverse mode over it, of slopes $t$ on it, for

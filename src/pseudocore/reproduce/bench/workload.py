@@ -1,7 +1,7 @@
 """What is timed: noise of some data set's shape, a network, and the sizes of a step.
 
-Speed does not depend on what is seen, so nothing is loaded or trained: images are random, experts
-are fresh networks and so is a reference, and step sizes on images are too small to lead anywhere.
+Speed does not depend on what is seen, so nothing is loaded or trained. Images are random, experts
+are fresh networks and so is a reference. Step sizes on images are too small to lead anywhere.
 """
 
 import functools
