@@ -14,8 +14,21 @@ PAGES = [
 MODULES = sorted((ROOT / "src").rglob("*.py"))
 LONGEST = 30
 """Words of a sentence."""
-A_FEW = 25
-"""Sentences that may be longer, so that one in the making does not stop a release."""
+A_FEW = 4
+"""Sentences of pages that may be longer, so that one in the making does not stop a release."""
+A_FEW_MORE = 25
+"""Sentences of the source that may be longer: mathematics, and messages that list what works."""
+UNREAD = [
+    "bayesian-coresets",
+    "bpc-pcd",
+    "fidelity",
+    "inference",
+    "many-modes",
+    "psvi",
+    "regression",
+    "safety",
+]
+"""Pages that have not been read by this rule yet; remove a name, and it holds."""
 BANNED = {
     "unless told": "Defaults to …",
     "the story of how": "provenance",
@@ -78,7 +91,8 @@ def test_sentences_are_counted() -> None:
 
 
 def test_pages_are_written_in_short_sentences() -> None:
-    long = [(page.name, one) for page in PAGES for one in long_sentences(page.read_text())]
+    pages = [page for page in PAGES if page.stem not in UNREAD]
+    long = [(page.name, one) for page in pages for one in long_sentences(page.read_text())]
     assert len(long) <= A_FEW, long
 
 
@@ -89,7 +103,7 @@ def test_docstrings_and_messages_are_written_in_short_sentences() -> None:
         for text in dict.fromkeys(strings(module))
         for one in long_sentences(text)
     ]
-    assert len(long) <= A_FEW, long
+    assert len(long) <= A_FEW_MORE, long
 
 
 def test_no_banned_phrase_is_used() -> None:
