@@ -15,8 +15,8 @@ for module in pkgutil.walk_packages(pseudocore.__path__, "pseudocore."):
 POSIX_ONLY = ("fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty")
 OPTIONAL = (
     "IPython", "PIL", "arviz", "datasets", "huggingface_hub", "jinja2", "matplotlib", "mlflow",
-    "open_clip", "pandas", "polars", "pyarrow", "pydantic", "scipy", "sklearn", "tensorboard", "timm",
-    "torchmetrics", "torchvision", "wandb", "xarray",
+    "open_clip", "pandas", "polars", "pyarrow", "pydantic", "ray", "scipy", "sklearn", "submitit",
+    "tensorboard", "timm", "torchmetrics", "torchvision", "wandb", "xarray",
 )  # fmt: skip
 POSIX_SIGNALS = ("SIGHUP", "SIGXCPU", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGKILL", "SIGPIPE")
 POSIX_FUNCTIONS = ("fork", "getuid", "getpgid", "killpg", "geteuid", "mkfifo", "sched_getaffinity")

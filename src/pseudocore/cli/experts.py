@@ -9,6 +9,7 @@ from cyclopts import App
 
 from pseudocore import api
 from pseudocore.assembly import PRIOR_FIELDS, Setup
+from pseudocore.cli import engine
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, hint, out, print_json
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
@@ -25,7 +26,8 @@ def make_app(words: Sequence[str]) -> App:
     """The verb with the flags of the setup and of training."""
     of_training = flagging.parameters(Training, "Training")
     of_setup = flagging.parameters(Setup, "Data and model", skip=["data", "experts", *PRIOR_FIELDS])
-    return flagging.verb(NAME, _verb(words), [*of_training, *of_setup])
+    more = [*engine.parameters(), *of_training, *of_setup]
+    return flagging.verb(NAME, _verb(words), more)
 
 
 def _verb(words: Sequence[str]) -> Callable[..., Any]:
@@ -71,6 +73,7 @@ def _verb(words: Sequence[str]) -> Callable[..., Any]:
                 group=group,
                 device=device,
                 compile=compile,
+                engine=engine.chosen(given, device),
                 overwrite=overwrite,
                 command=shlex.join(["pseudocore", NAME, *words]),
                 progress=True,

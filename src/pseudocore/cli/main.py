@@ -47,6 +47,7 @@ VERBS = {
     "machine's peak; and how cost grows.",
     "table": "Fill a published table, or our own (digits), cell by cell from presets; print our "
     "numbers next to theirs. Without NAME: list the tables.",
+    "engine": "How far the work of --engine is, and which engines there are.",
     "completion": "Complete verbs, methods and flags in a shell: install, or show the script.",
     "cache": "What is kept between runs (networks, references, features): info, clear.",
     "compare": "Tabulate evaluated runs; runs that differ only in their seed share a row.",
@@ -55,7 +56,7 @@ VERBS = {
 }
 """Verbs and their help; the module of a verb is imported only when the verb is called."""
 
-_FIXED = {"demo": "demo", "presets": "presets", "cache": "cache"} | dict.fromkeys(
+_FIXED = {name: name for name in ("demo", "presets", "cache", "engine")} | dict.fromkeys(
     ("methods", "data", "compare", "report", "export"), "listings"
 )
 """Modules of the verbs whose flags do not depend on other words; the other verbs have `make_app`

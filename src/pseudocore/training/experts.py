@@ -221,11 +221,9 @@ def fill(
     with the number of epochs already trained and the total, over all experts. After Ctrl-C the
     folder holds every epoch trained so far.
     """
-    kept, group = folder.epochs(), group or default_group(trainer.problem)
-    reached = [kept.get(number, -1) for number in range(max([num, *(1 + one for one in kept)]))]
-    rows = sum(max(0, num_epochs - epoch) for epoch in reached)  # -1: not even its start is there
-    folder.reserve(rows * trainer.problem.model.num_parameters * folder.dtype.itemsize)
-    missing = sum(max(0, num_epochs - max(0, epoch)) for epoch in reached)
+    group = group or default_group(trainer.problem)
+    reached = reserved(folder, trainer.problem, num, num_epochs)
+    missing = missing_epochs(reached, num_epochs)
     total = len(reached) * num_epochs
     done = total - missing
     on_start(done, total)
@@ -236,13 +234,28 @@ def fill(
         done += len(numbers)
         on_epoch(done, {"expert": numbers[-1], "loss": math.fsum(losses) / len(losses)})
 
-    for numbers in _groups(reached, num_epochs, group):
-        begun = [folder.read(number) for number in numbers if number in kept]
-        _train_group(folder, trainer, numbers, begun, num_epochs, advance)
+    for numbers in groups(reached, num_epochs, group):
+        train_group(folder, trainer, numbers, num_epochs, advance)
     return missing
 
 
-def _groups(reached: list[int], num_epochs: int, group: int) -> Iterator[list[int]]:
+def reserved(folder: ExpertFolder, problem: Problem, num: int, num_epochs: int) -> list[int]:
+    """The epoch that each of `num` experts, and of any more there are, has reached; -1 where not
+    even its start is there. Refuses what does not fit on the disk.
+    """
+    kept = folder.epochs()
+    reached = [kept.get(number, -1) for number in range(max([num, *(1 + one for one in kept)]))]
+    rows = sum(max(0, num_epochs - epoch) for epoch in reached)
+    folder.reserve(rows * problem.model.num_parameters * folder.dtype.itemsize)
+    return reached
+
+
+def missing_epochs(reached: list[int], num_epochs: int) -> int:
+    """Epochs left to train, over all experts."""
+    return sum(max(0, num_epochs - max(0, epoch)) for epoch in reached)
+
+
+def groups(reached: list[int], num_epochs: int, group: int) -> Iterator[list[int]]:
     """Numbers of experts that lack epochs, at most `group` of those at the same epoch together."""
     short = [number for number, epoch in enumerate(reached) if epoch < num_epochs]
     for _, alike in itertools.groupby(short, key=lambda number: reached[number]):
@@ -250,15 +263,18 @@ def _groups(reached: list[int], num_epochs: int, group: int) -> Iterator[list[in
         yield from (numbers[first : first + group] for first in range(0, len(numbers), group))
 
 
-def _train_group(
+def train_group(
     folder: ExpertFolder,
     trainer: Trainer,
     numbers: list[int],
-    experts: list[Expert],
     num_epochs: int,
-    on_epoch: Callable[[list[int], list[float]], None],
+    on_epoch: Callable[[list[int], list[float]], None] = lambda numbers, losses: None,
 ) -> None:
-    """Train a group to its last epoch and save it; `experts` are empty where it is new."""
+    """Train a group, whose experts have reached the same epoch or are new, to its last epoch, and
+    save it.
+    """
+    kept = folder.epochs()
+    experts = [folder.read(number) for number in numbers if number in kept]
     state = trainer.start(numbers)
     if experts:
         theta = torch.stack([one.last for one in experts]).to(state.theta)

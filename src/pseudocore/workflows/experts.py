@@ -17,6 +17,7 @@ from pseudocore.core.likelihood import check_task
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import NeedsExperts
 from pseudocore.data import read
+from pseudocore.engine import Engine, Kind, engine_of
 from pseudocore.evaluation.metrics import in_batches, measure, spreads
 from pseudocore.runtime import Compile
 from pseudocore.runtime.profiling import stage
@@ -31,6 +32,7 @@ from pseudocore.training.experts import (
     identity,
     train,
 )
+from pseudocore.workflows import tasks
 from pseudocore.workflows.progress import progress as progress_bar
 
 MAX_MEMORY_SHARE = 0.5
@@ -49,6 +51,7 @@ def train_experts(
     group: int | None = None,
     device: str = "auto",
     compile: Compile = "auto",
+    engine: Kind | Engine | None = None,
     overwrite: bool = False,
     command: str = "",
     progress: bool = False,
@@ -72,6 +75,8 @@ def train_experts(
         group: Experts trained in one batched pass. Defaults to the fastest number.
         device: `auto`, `cpu` or `cuda`.
         compile: `auto`, `on` or `off`.
+        engine: Train them by workers: "local", "ray", "submitit", or an `Engine`; `data` and
+            `model` must be names or paths. Defaults to this process.
         overwrite: Replace experts in the folder that were trained otherwise.
         command: Command line to keep with the experts. Defaults to one with the same effect.
         progress: Whether to draw a progress bar.
@@ -91,6 +96,10 @@ def train_experts(
             option="storage",
         )
     network_fields, network = described(model)
+    if engine is not None:
+        engine = engine_of(engine)
+        in_memory = {"data": not isinstance(data, str | Path), "model": network is not None}
+        tasks.refuse_objects(in_memory)
     of_training = {option.name for option in config.options(Training)} & options.keys()
     training = config.build(
         Training, {name: options.pop(name) for name in of_training}, what="training"
@@ -124,15 +133,18 @@ def train_experts(
                 callback(done, numbers)
 
         began = time.monotonic()
-        trained = fill(
-            folder,
-            Trainer(problem, training, seed, compile=compile),
-            num=num,
-            num_epochs=epochs,
-            group=group,
-            on_start=draw_bar,
-            on_epoch=report,
-        )
+        shared: Any = {
+            "num": num,
+            "num_epochs": epochs,
+            "group": group,
+            "on_start": draw_bar,
+            "on_epoch": report,
+        }
+        if engine is None:
+            trained = fill(folder, Trainer(problem, training, seed, compile=compile), **shared)
+        else:
+            more: Any = {"seed": seed, "device": device, "compile": compile}
+            trained = tasks.fill_experts(engine, folder, problem, setup, training, **shared, **more)
         seconds = time.monotonic() - began
         found = folder.mapped(problem)
         return {
