@@ -43,6 +43,7 @@ from pseudocore.workflows.reduction import OnLog
 from pseudocore.workflows.reduction import ReduceResult as ReduceResult
 from pseudocore.workflows.reduction import resolved as resolved
 from pseudocore.workflows.reduction import run_reduction as run_reduction
+from pseudocore.workflows.seeds import kept_seeds
 
 __all__ = ["evaluate", "infer", "load", "reduce", "train_experts"]
 
@@ -209,6 +210,7 @@ def evaluate(
     discrepancy: bool = False,
     fidelity: bool | references.Source = False,
     on_seed: Callable[[int, Metrics | RegressionMetrics], None] = lambda seed, metrics: None,
+    resume: str | Path | None = None,
     **options: Any,
 ) -> Evaluation:
     """Score inference on a coreset on the test set, mean and sd over fresh networks.
@@ -231,6 +233,8 @@ def evaluate(
         discrepancy: Also MMD and KSD of the points to the data.
         fidelity: Also the distance to full-data inference: True, or a reference as in `fidelity`.
         on_seed: Called with each seed and its metrics.
+        resume: A file that keeps finished seeds, from which the same call goes on when this one is
+            killed; remove it when the scores are saved.
         **options: Fields of the inference, when it is given by name.
 
     Returns:
@@ -276,7 +280,11 @@ def evaluate(
         shown = decoded(problem, points) if points.is_encoded else points
         with advising(fitted):
             each = range(first_seed, first_seed + seeds)
-            scores = assess(fitted, problem, shown, each, extras, on_seed)
+            kept = None
+            if resume is not None:
+                kept = kept_seeds(Path(resume), problem, shown, fitted, extras, costs, began)
+                began = began if kept is None else kept.began
+            scores = assess(fitted, problem, shown, each, extras, on_seed, kept)
     return Evaluation(
         inference=inferences.name_of(fitted),
         options=config.to_dict(fitted),

@@ -277,3 +277,24 @@ def test_files_of_others_are_never_replaced(refused: Refused) -> None:
     refused(f"{REDUCE}/thesis.tex/x", "cannot write run/thesis.tex/x: not a directory")
     refused(f"{REDUCE}/thesis.tex", "thesis.tex is a file, not a folder")
     assert _contents("run") == {"run/thesis.tex": b"years of work"}
+
+
+def test_a_killed_evaluation_is_typed_again(done: Any, cli: Any, monkeypatch: Any) -> None:
+    from pseudocore.evaluation import evaluate as module
+
+    done("reduce uniform digits --ipc 1 --model linear --out run")
+    line, one, fitted = "evaluate run --inference sgd --num-steps 2 --seeds 3", module._one, []
+
+    def killed(*given: Any) -> Any:
+        fitted.append(given[3])
+        if len(fitted) == 3:
+            raise KeyboardInterrupt
+        return one(*given)
+
+    monkeypatch.setattr(module, "_one", killed)
+    assert cli(line).code == 130
+    (kept,) = Path("run/evaluations").iterdir()
+    assert kept.name.startswith(".")
+    done(line)
+    assert fitted == [0, 1, 2, 2]
+    assert [path.name for path in Path("run/evaluations").iterdir()] == ["sgd.num_steps-2.json"]

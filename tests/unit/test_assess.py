@@ -12,6 +12,7 @@ import torch
 from pseudocore import api
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Dataset, Examples
+from pseudocore.evaluation import evaluate as evaluate_module
 from pseudocore.evaluation.spectrum import spectrum
 from pseudocore.report.page import render
 from pseudocore.store.run_folder import Run
@@ -127,3 +128,43 @@ def test_the_page_shows_it_all(tmp_path: Path) -> None:
     assert text.count('alt="frequency spectrum') == 1
     assert "preprocess " in text
     assert "peak memory" in text
+
+
+def _measured(result: Any) -> dict[str, Any]:
+    return {k: v for k, v in result.to_dict().items() if k not in ("seconds", "cost")}
+
+
+@pytest.mark.parametrize("inference", ["hmc", "sgd"])
+def test_a_killed_evaluation_is_resumed_after_its_last_seed(
+    tmp_path: Path, made: Coreset, inference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "seeds" / "one.json"
+    given: dict[str, Any] = {"inference": inference, "seeds": 3, "severities": [1], "num_robust": 9}
+    given |= TINY if inference == "hmc" else {"num_steps": 2}
+    whole = api.evaluate(made, **given)
+
+    def kill(seed: int, _: Any) -> None:
+        if seed == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        api.evaluate(made, **given, resume=path, on_seed=kill)
+    fitted, one = [], evaluate_module._one
+    monkeypatch.setattr(evaluate_module, "_one", lambda *a: fitted.append(a[3]) or one(*a))
+    resumed = api.evaluate(made, **given, resume=path)
+    assert fitted == [2]
+    assert repr(_measured(resumed)) == repr(_measured(whole))
+    assert resumed["cost"]["infer"]["seconds"] > 0
+    for change in ({"num_robust": 8}, {"severities": [2]}, {"published": True}):
+        fitted.clear()
+        api.evaluate(made, **{**given, **change, "seeds": 1}, resume=path)
+        assert fitted == [0], change
+    path.write_text("{")  # damaged: made anew
+    assert repr(_measured(api.evaluate(made, **given, resume=path))) == repr(_measured(whole))
+
+
+def test_seeds_that_cannot_be_kept_are_measured_all_the_same(tmp_path: Path, made: Coreset) -> None:
+    (tmp_path / "file").write_text("in the way")
+    given: dict[str, Any] = {"inference": "sgd", "num_steps": 2, "seeds": 2}
+    kept = api.evaluate(made, **given, resume=tmp_path / "file" / "seeds.json")
+    assert repr(_measured(kept)) == repr(_measured(api.evaluate(made, **given)))

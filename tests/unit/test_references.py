@@ -48,6 +48,7 @@ def test_fits_are_independent_and_repeatable(problem: Problem) -> None:
 def test_a_reference_is_made_once(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     own = references.reference(problem, "hmc", **SHORT)
     monkeypatch.setattr(references, "_make", None)
+    assert len(references.reference(problem, "hmc", num_fits=1, **SHORT).fits) == 1
     again = references.reference(problem, "hmc", **SHORT)
     assert torch.equal(again.thetas, own.thetas)
     assert again.label == own.label
@@ -57,6 +58,29 @@ def test_a_reference_is_made_once(problem: Problem, monkeypatch: pytest.MonkeyPa
         references.reference(other_prior, "hmc", **SHORT)
 
 
+def test_a_killed_reference_is_resumed_after_its_last_fit(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = references.reference(replace(problem, cache=None), "hmc", **SHORT)
+    make, made = references._make, []
+
+    def killed(*given: Any) -> Any:
+        made.append(given[-1])
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return make(*given)
+
+    monkeypatch.setattr(references, "_make", killed)
+    with pytest.raises(KeyboardInterrupt):
+        references.reference(problem, "hmc", **SHORT)
+    resumed = references.reference(problem, "hmc", **SHORT)
+    assert made == [0, 1, 1]
+    assert torch.equal(resumed.thetas, whole.thetas)
+    assert repr((resumed.diagnostics, resumed.warnings)) == repr(
+        (whole.diagnostics, whole.warnings)
+    )
+
+
 def test_numbers_of_the_likelihood_and_precision_make_other_references(problem: Problem) -> None:
     data = dataset(torch.randn(8, 2), torch.randn(8), name="numbers")
     numbers = [
@@ -64,7 +88,7 @@ def test_numbers_of_the_likelihood_and_precision_make_other_references(problem: 
         for noise, precision in ((1.0, "float32"), (2.0, "float32"), (1.0, "bf16"))
     ]
     about = [
-        references._description(one, references._built("hmc", SHORT), 0, "measure", 2)
+        references._description(one, references._built("hmc", SHORT), 0, "measure")
         for one in numbers
     ]
     assert about[0] not in about[1:]

@@ -95,6 +95,23 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         coreset = load_coreset(run) if folder is None else folder.coreset()
         if folder is not None:
             warn_of_divergence(folder)
+        what_differs = {
+            "data": data,
+            "severity": "".join(map(str, severity or ())),
+            "ood": ood,
+            "num_robust": num_robust if severity or ood is not None else None,
+            "published": "yes" if published else None,
+            "landscape": "yes" if landscape else None,
+            "discrepancy": "yes" if discrepancy else None,
+            "fidelity": "yes" if fidelity or reference else None,
+            "reference": reference and Path(reference).name,
+            "first_seed": first_seed,
+        }
+        asked = {field: value for field, value in what_differs.items() if value}
+        if num_robust == _NUM_ROBUST:
+            asked.pop("num_robust", None)
+        own = file_name(name, {**changes, **options_given, **asked})
+        kept = None if folder is None else folder.seeds_file(own)
         with progress(f"{name} on {run}", seeds) as advance:
             result = api.evaluate(
                 coreset,
@@ -114,37 +131,29 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
                 on_seed=lambda seed, metrics: advance(
                     seed + 1 - first_seed, dict(list(metrics.scalars().items())[:2])
                 ),
+                resume=kept,
                 **options_given,
             )
-        if folder is None:
+        if folder is None or kept is None:
             _show(result, f"{run}  {name}", json)
             if not json:
                 err.print("not saved, as there is no RUN folder; --json prints the numbers")
             return 0
-        what_differs = {
-            "data": result["data"] if data is not None else None,
-            "severity": "".join(map(str, severity or ())),
-            "ood": result["ood"] if ood is not None else None,
-            "num_robust": num_robust if result["robust"] and num_robust != _NUM_ROBUST else None,
-            "published": "yes" if published else None,
-            "landscape": "yes" if landscape else None,
-            "discrepancy": "yes" if discrepancy else None,
-            "fidelity": "yes" if fidelity or reference else None,
-            "reference": reference and Path(reference).name,
-            "first_seed": first_seed,
+        named: dict[str, Any] = {
+            field: result[field] for field in ("data", "ood") if field in asked
         }
-        asked = {field: value for field, value in what_differs.items() if value}
         saved = {
             **result,
             "reduction_cost": folder.manifest.get("cost"),
             "command": shlex.join(["pseudocore", NAME, *words]),
         }
-        keep_and_show(
-            lambda: _show(result, f"{run}  {name}", json),
-            lambda: folder.save_evaluation(
-                file_name(name, {**changes, **options_given, **asked}), saved
-            ),
-        )
+
+        def keep() -> None:
+            own_name = file_name(name, {**changes, **options_given, **asked, **named})
+            folder.save_evaluation(own_name, saved)
+            kept.unlink(missing_ok=True)
+
+        keep_and_show(lambda: _show(result, f"{run}  {name}", json), keep)
         if not json:
             hint(
                 f"saved in {run}/evaluations; next: pseudocore compare {run} OTHER… "

@@ -4,7 +4,7 @@ numbers behind the report's figures.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -145,6 +145,37 @@ class _Seed(NamedTuple):
     def scores(self) -> dict[str, float]:
         return {**self.metrics.scalars(), **self.more}
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        corrupted = [[*key, metrics._asdict()] for key, metrics in self.corrupted.items()]
+        diagnosis = None if self.diagnosis is None else self.diagnosis.to_dict()
+        plain = {"metrics": self.metrics._asdict(), "chosen": dict(self.chosen)}
+        return self._asdict() | plain | {"corrupted": corrupted, "diagnosis": diagnosis}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "_Seed":
+        """The inverse of `to_dict`."""
+        metrics, diagnosis = values["metrics"], values["diagnosis"]
+        is_regression = "reliability" not in metrics
+        parts = {
+            "metrics": RegressionMetrics(**metrics)
+            if is_regression
+            else Metrics.from_dict(metrics),
+            "corrupted": {
+                (kind, severity): Metrics.from_dict(one)
+                for kind, severity, one in values["corrupted"]
+            },
+            "diagnosis": None if diagnosis is None else Diagnosis.from_dict(diagnosis),
+        }
+        return cls(**{**values, **parts})
+
+
+class Kept(Protocol):
+    """Results of seeds, kept as they are made."""
+
+    def load(self, seed: int) -> Mapping[str, Any] | None: ...
+    def save(self, seed: int, result: Mapping[str, Any]) -> None: ...
+
 
 def assess(
     inference: Inference,
@@ -153,8 +184,11 @@ def assess(
     seeds: range,
     extras: Extras,
     on_seed: Callable[[int, Metrics | RegressionMetrics], None],
+    kept: Kept | None = None,
 ) -> dict[str, Any]:
-    """The measured entries of an `Evaluation`; None for what was not measured."""
+    """The measured entries of an `Evaluation`; None for what was not measured. Seeds that were kept
+    are not measured again.
+    """
     corrupted: Corrupted = {}
     if extras.severities:
         with stage("corrupt"):
@@ -166,7 +200,12 @@ def assess(
         with stage("discrepancy"):
             distances = discrepancies(problem, coreset)
     for seed in seeds:
-        one = _one(inference, problem, coreset, seed, extras, corrupted)
+        if kept is not None and (before := kept.load(seed)) is not None:
+            one = _Seed.from_dict(before)
+        else:
+            one = _one(inference, problem, coreset, seed, extras, corrupted)
+            if kept is not None:
+                kept.save(seed, one.to_dict())
         found.append(one._replace(more=one.more | distances))
         on_seed(seed, found[-1].metrics)
     each = list(zip(seeds, found, strict=True))
@@ -182,7 +221,7 @@ def assess(
         "traces": found[0].traces or None,
         "spectrum": _spectra(problem, coreset) if problem.data.is_images else None,
         "landscape": _landscape(problem, coreset, rng) if has_landscape else None,
-        "diagnostics": [_plain(one) for one in diagnoses] or None,
+        "diagnostics": [one.to_dict() for one in diagnoses] or None,
         "warnings": of_all_seeds(diagnoses) if diagnoses else None,
     }
 
@@ -264,11 +303,6 @@ def _pooled_reliability(found: Sequence[Metrics | RegressionMetrics]) -> dict[st
             total = sum(one[place] * one[2] for one in bins if one[2])
             pooled[name].append(total / count if count else None)
     return pooled
-
-
-def _plain(diagnosis: Diagnosis) -> dict[str, Any]:
-    nested = {name: getattr(diagnosis, name)._asdict() for name in ("predictions", "parameters")}
-    return diagnosis._asdict() | nested
 
 
 def _spectra(problem: Problem, coreset: Coreset) -> dict[str, list[float]]:

@@ -24,7 +24,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -62,6 +62,11 @@ class Metrics(NamedTuple):
     def scalars(self) -> dict[str, float]:
         """Every metric but the diagram, by name."""
         return {name: value for name, value in self._asdict().items() if name != "reliability"}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Metrics":
+        """From `_asdict` as JSON gives it back."""
+        return cls(**{**values, "reliability": Reliability(*map(tuple, values["reliability"]))})
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,8 @@ predictions; random projections of theta are given beside them.
 
 import math
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,6 +65,17 @@ class Diagnosis(NamedTuple):
     stuck: int | None  # chains that accepted nothing
     divergent: int | None  # trajectories whose energy error exceeded 1000
     energy_error: float | None  # mean absolute energy error of the others
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        nested = {name: getattr(self, name)._asdict() for name in ("predictions", "parameters")}
+        return self._asdict() | nested
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Diagnosis":
+        """The inverse of `to_dict`."""
+        nested = {name: Mixing(**values[name]) for name in ("predictions", "parameters")}
+        return cls(**{**values, **nested})
 
 
 def rhat(values: Tensor) -> Tensor:

@@ -196,11 +196,30 @@ def to_header(posterior: FullPosterior) -> dict[str, Any]:
 def to_tensors(posterior: FullPosterior) -> dict[str, Tensor]:
     tensors = {}
     for number, fit in enumerate(posterior.fits):
-        if fit.thetas is not None:
-            tensors[f"thetas.{number}"] = fit.thetas
-        for key, log_probs in fit.log_probs.items():
-            tensors[f"log_probs.{number}.{key}"] = log_probs
+        for name, value in fit_tensors(fit).items():
+            kind, _, key = name.partition(".")
+            tensors[f"{kind}.{number}" + (f".{key}" if key else "")] = value
     return tensors
+
+
+def fit_tensors(fit: Fit) -> dict[str, Tensor]:
+    """What `stored_fit` makes it of again."""
+    tensors = {} if fit.thetas is None else {"thetas": fit.thetas}
+    return tensors | {f"log_probs.{key}": value for key, value in fit.log_probs.items()}
+
+
+def stored_fit(problem: Problem, tensors: Mapping[str, Tensor]) -> Fit | None:
+    """The fit that was stored; None when these are not all of one, or of another network."""
+    start, thetas = "log_probs.", tensors.get("thetas")
+    known = {
+        name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)
+    }
+    width = 2 if problem.task == "regression" else problem.num_classes
+    if {value.shape[1:] for value in known.values()} != {(width,)}:
+        return None
+    if thetas is not None and thetas.shape[1:] != (problem.model.num_parameters,):
+        return None
+    return Fit(thetas, known)
 
 
 def from_stored(
@@ -214,18 +233,19 @@ def from_stored(
         return None
     fits = []
     for number in range(num):
-        start = f"log_probs.{number}."
-        known = {
-            name.removeprefix(start): value
+        own = {
+            f"{kind}.{key}" if key else kind: value
             for name, value in tensors.items()
-            if name.startswith(start)
+            for kind, place, key in [_place(name)]
+            if place == str(number)
         }
-        thetas = tensors.get(f"thetas.{number}")
-        fits.append(Fit(thetas, known))
-        shapes = {value.shape[1:] for value in known.values()}
-        width = 2 if problem.task == "regression" else problem.num_classes
-        if shapes != {(width,)} or (
-            thetas is not None and thetas.shape[1:] != (problem.model.num_parameters,)
-        ):
+        if (fit := stored_fit(problem, own)) is None:
             return None
+        fits.append(fit)
     return FullPosterior(problem, fits=tuple(fits), **{name: header[name] for name in HEADER})
+
+
+def _place(name: str) -> tuple[str, str, str]:
+    """Kind, number of the fit and key of a tensor's name: `log_probs.0.KEY` or `thetas.0`."""
+    kind, number, key = (*name.split(".", 2), "", "")[:3]
+    return kind, number, key

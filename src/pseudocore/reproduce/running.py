@@ -100,10 +100,13 @@ class CellRunner:
         num_coresets, num_networks = (self.seeds, 1) if selects else (1, self.seeds)
         found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in recipe.protocols}
         costs: profiling.Costs = {}
+        kept: list[Path] = []
         for seed in range(num_coresets):
             coreset, problem, spent = self._coreset(recipe, seed, on_log)
             costs = profiling.combined(costs, spent)
             for name, protocol in recipe.protocols.items():
+                of = {**recipe.tables, "protocol": name, "seed": seed, "num": num_networks}
+                kept.append(self.folder / "seeds" / f"{_digest(of)}.json")
                 scores = api.evaluate(
                     coreset,
                     problem.dataset,
@@ -114,9 +117,12 @@ class CellRunner:
                     first_seed=seed,
                     severities=tuple(self.severities),
                     device=self.device,
+                    resume=kept[-1],
                     **protocol.options,
                 )
                 found[name].append(scores)
+        for path in kept:
+            path.unlink(missing_ok=True)
         return {
             "evaluations": {name: pooled(several) for name, several in found.items()},
             "num_coresets": num_coresets,

@@ -208,6 +208,10 @@ class Run(ManifestFolder):
         """Keep an evaluation under a name, in place of an earlier one."""
         _save_result(self.path / EVALUATIONS, name, evaluation)
 
+    def seeds_file(self, name: str) -> Path:
+        """Where an evaluation keeps its finished seeds while it works."""
+        return self.path / EVALUATIONS / f".{name}.seeds"
+
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """All evaluations by name."""
         return {file.stem: read_json(file) for file in results_in(self.path / EVALUATIONS)}

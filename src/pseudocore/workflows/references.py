@@ -6,8 +6,8 @@ of its own. The distance between the fits is the floor below which no difference
 Its label says what made it: `hmc` is exact up to the number of draws; `sghmc` has no Metropolis
 test; an ensemble draws from no posterior.
 
-References are kept in the problem's cache under a full description, and can be saved to a file that
-others can load: nothing in it is executed.
+Each fit is kept in the problem's cache under a full description as soon as it is made. A reference
+can be saved to a file that others can load: nothing in it is executed.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from pseudocore.core.registry import inferences
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Inference, NeedsReference
 from pseudocore.inference import full_posterior
-from pseudocore.inference.diagnostics import of_all_seeds
-from pseudocore.inference.full_posterior import FullPosterior, Role
+from pseudocore.inference.diagnostics import Diagnosis, of_all_seeds
+from pseudocore.inference.full_posterior import Fit, FullPosterior, Role
 from pseudocore.inference.posterior import Posterior
 from pseudocore.runtime.profiling import stage
 from pseudocore.store.coreset_file import read_tensors, write_tensors
@@ -78,18 +78,27 @@ def reference(
         raise ConfigError(f"num_fits = {num_fits} must be at least 1", code="invalid-options")
     problem = _bare(problem)
     made = _built(inference or affordable(problem), options)
-    about = _description(problem, made, seed, role, num_fits)
-    if (cache := problem.cache) is None or not _is_describable(problem):
-        return _make(problem, made, seed, role, num_fits)
-    with cache.lock(about):
-        kept = cache.load(about)
-        if kept is not None and (found := _unpacked(problem, kept)) is not None:
-            return found
-        new = _make(problem, made, seed, role, num_fits)
-        text = encode_json(full_posterior.to_header(new)).encode()
-        header = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        cache.save(about, {**full_posterior.to_tensors(new), "header": header})
-        return new
+    fits, diagnoses = [], []
+    for number in range(num_fits):
+        fit, diagnosis = _fit(problem, made, seed, role, number)
+        fits.append(fit)
+        diagnoses += [] if diagnosis is None else [diagnosis]
+    worst = {}
+    if diagnoses:
+        worst["rhat"] = max(one.predictions.rhat for one in diagnoses)
+        worst["ess_bulk"] = min(one.predictions.ess_bulk for one in diagnoses)
+        accepts = [one.accept for one in diagnoses if one.accept is not None]
+        worst |= {"accept": min(accepts)} if accepts else {}
+    return FullPosterior(
+        problem,
+        inferences.name_of(made),
+        config.to_dict(made),
+        seed,
+        role,
+        tuple(fits),
+        worst,
+        of_all_seeds(diagnoses) if diagnoses else [],
+    )
 
 
 def beside(problem: Problem, fitted: Inference, source: Source) -> FullPosterior:
@@ -153,8 +162,8 @@ def save(path: StrPath, reference: FullPosterior) -> None:
         _built(reference.inference, reference.options),
         reference.seed,
         reference.role,
-        len(reference.fits),
     )
+    about["num_fits"] = len(reference.fits)
     header = {**full_posterior.to_header(reference), "about": about}
     write_tensors(path, full_posterior.to_tensors(reference), kind="reference", header=header)
 
@@ -169,7 +178,7 @@ def load(path: StrPath, problem: Problem) -> FullPosterior:
     about = header.get("about")
     if not isinstance(about, Mapping):
         raise file_error(path, "is damaged: it does not say what it is of", "damaged-file")
-    own = decode_json(encode_json(_of_problem(problem)))
+    own = decode_json(encode_json(describe_problem(problem)))
     if differing := [name for name, value in own.items() if about.get(name) != value]:
         raise ArtifactError(
             f"{path} is the reference of another problem: {', '.join(differing)} differ from this"
@@ -184,30 +193,30 @@ def load(path: StrPath, problem: Problem) -> FullPosterior:
     return found
 
 
-def _make(problem: Problem, made: Inference, seed: int, role: Role, num_fits: int) -> FullPosterior:
-    fits, diagnoses = [], []
-    for number in range(num_fits):
-        rng = full_posterior.stream(seed, role, number)
-        predict = full_posterior.fit_all(made, problem, rng)
-        fits.append(full_posterior.fit_of(predict, problem))
-        if isinstance(predict, Posterior) and predict.diagnostics is not None:
-            diagnoses.append(predict.diagnostics)
-    worst = {}
-    if diagnoses:
-        worst["rhat"] = max(one.predictions.rhat for one in diagnoses)
-        worst["ess_bulk"] = min(one.predictions.ess_bulk for one in diagnoses)
-        accepts = [one.accept for one in diagnoses if one.accept is not None]
-        worst |= {"accept": min(accepts)} if accepts else {}
-    return FullPosterior(
-        problem,
-        inferences.name_of(made),
-        config.to_dict(made),
-        seed,
-        role,
-        tuple(fits),
-        worst,
-        of_all_seeds(diagnoses) if diagnoses else [],
-    )
+def _fit(
+    problem: Problem, made: Inference, seed: int, role: Role, number: int
+) -> tuple[Fit, Diagnosis | None]:
+    """One fit: from the cache, else made and kept there, so that a killed reference is resumed."""
+    if (cache := problem.cache) is None or not is_describable(problem):
+        return _make(problem, made, seed, role, number)
+    about = {**_description(problem, made, seed, role), "fit": number}
+    with cache.lock(about):
+        kept = cache.load(about)
+        if kept is not None and (found := _unpacked(problem, kept)) is not None:
+            return found
+        fit, diagnosis = _make(problem, made, seed, role, number)
+        text = encode_json({"diagnosis": None if diagnosis is None else diagnosis.to_dict()})
+        header = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        cache.save(about, {**full_posterior.fit_tensors(fit), "header": header})
+        return fit, diagnosis
+
+
+def _make(
+    problem: Problem, made: Inference, seed: int, role: Role, number: int
+) -> tuple[Fit, Diagnosis | None]:
+    predict = full_posterior.fit_all(made, problem, full_posterior.stream(seed, role, number))
+    diagnosis = predict.diagnostics if isinstance(predict, Posterior) else None
+    return full_posterior.fit_of(predict, problem), diagnosis
 
 
 def _bare(problem: Problem) -> Problem:
@@ -223,12 +232,12 @@ def _built(inference: str | Inference, options: Mapping[str, Any]) -> Inference:
     return built
 
 
-def _is_describable(problem: Problem) -> bool:
+def is_describable(problem: Problem) -> bool:
     """Whether a description of the network says what it computes: code from outside may change."""
     return ":" not in str(problem.model.describe().get("name"))
 
 
-def _of_problem(problem: Problem) -> dict[str, Any]:
+def describe_problem(problem: Problem) -> dict[str, Any]:
     noise = problem.likelihood.describe()
     return {
         "data": problem.data.fingerprint,
@@ -239,27 +248,28 @@ def _of_problem(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _description(
-    problem: Problem, made: Inference, seed: int, role: Role, num_fits: int
-) -> dict[str, Any]:
+def _description(problem: Problem, made: Inference, seed: int, role: Role) -> dict[str, Any]:
     """All that a reference depends on."""
     return {
         "kind": "reference",
-        **_of_problem(problem),
+        **describe_problem(problem),
         "inference": inferences.name_of(made),
         "options": config.to_dict(made),
         "seed": seed,
         "role": role,
-        "num_fits": num_fits,
         "arithmetic": [str(problem.dtype), problem.precision, problem.device.type],
     }
 
 
-def _unpacked(problem: Problem, kept: Mapping[str, torch.Tensor]) -> FullPosterior | None:
-    """A reference from the cache; None for what is none."""
+def _unpacked(
+    problem: Problem, kept: Mapping[str, torch.Tensor]
+) -> tuple[Fit, Diagnosis | None] | None:
+    """A fit from the cache; None for what is none."""
     try:
-        header = decode_json(bytes(kept["header"].tolist()))
+        found = decode_json(bytes(kept["header"].tolist()))["diagnosis"]
+        diagnosis = None if found is None else Diagnosis.from_dict(found)
     except (KeyError, ValueError, TypeError):
         return None
     tensors = {name: value for name, value in kept.items() if name != "header"}
-    return full_posterior.from_stored(problem, tensors, header)
+    fit = full_posterior.stored_fit(problem, tensors)
+    return None if fit is None else (fit, diagnosis)
