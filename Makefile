@@ -1,16 +1,21 @@
 # On a fresh machine: `make demo`, `make test` and `make docs`.
 PYTHON ?= python3
 BIN := .venv/bin
+ENGINE := .venv/engine/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test docs venv lint clean
+.PHONY: demo test test-engine docs venv lint clean
 
 demo: .venv/.demo
 	$(BIN)/pseudocore demo --out demo
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Ray and submitit in an environment of their own, over the packages of .venv.
+test-engine: .venv/.engine
+	$(ENGINE)/python -m pytest tests/unit/engine
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -35,6 +40,13 @@ venv: .venv/.dev
 .venv/.dev: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) torch
 	$(PIP) --editable ".[dev]"
+	touch $@
+
+.venv/.engine: .venv/.dev
+	$(BIN)/python -m venv .venv/engine
+	$(BIN)/python -c "import site; print(*site.getsitepackages())" \
+		> $$(echo .venv/engine/lib/python*/site-packages)/base.pth
+	$(ENGINE)/pip install --quiet "ray>=2.40" "submitit>=1.5"
 	touch $@
 
 .venv/.docs: .venv/bin/python pyproject.toml constraints.txt

@@ -19,7 +19,8 @@ from pseudocore.core.registry import inferences, methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Inference, Iterative, Method
 from pseudocore.data import Reading, read
-from pseudocore.evaluation.evaluate import Evaluation, Extras, assess
+from pseudocore.engine import Engine, Kind, engine_of
+from pseudocore.evaluation.evaluate import Evaluation, Extras, Kept, assess
 from pseudocore.evaluation.metrics import Metrics
 from pseudocore.evaluation.regression import RegressionMetrics
 from pseudocore.features.backbone import described as described_features
@@ -29,7 +30,7 @@ from pseudocore.runtime import Compile, profiling
 from pseudocore.runtime.shortage import advising
 from pseudocore.store.coreset_file import load_coreset
 from pseudocore.store.run_folder import Run
-from pseudocore.workflows import references
+from pseudocore.workflows import references, seed_tasks
 from pseudocore.workflows.arguments import (
     check_inference,
     coreset_of,
@@ -209,6 +210,8 @@ def evaluate(
     landscape: bool = False,
     discrepancy: bool = False,
     fidelity: bool | references.Source = False,
+    engine: Kind | Engine | None = None,
+    engine_folder: str | Path | None = None,
     on_seed: Callable[[int, Metrics | RegressionMetrics], None] = lambda seed, metrics: None,
     resume: str | Path | None = None,
     **options: Any,
@@ -232,6 +235,10 @@ def evaluate(
         landscape: Also the losses of coreset and data along a line between two networks.
         discrepancy: Also MMD and KSD of the points to the data.
         fidelity: Also the distance to full-data inference: True, or a reference as in `fidelity`.
+        engine: Measure seeds by workers: "local", "ray", "submitit", or an `Engine`; `data`,
+            `model`, `inference` and `ood` must be names or paths. Defaults to this process.
+        engine_folder: Where workers keep what they measured. Defaults to "engine" in the run's
+            folder, else beside the coreset's file.
         on_seed: Called with each seed and its metrics.
         resume: A file that keeps finished seeds, from which the same call goes on when this one is
             killed; remove it when the scores are saved.
@@ -278,12 +285,30 @@ def evaluate(
             None if full is None else full.predictions(problem.data.test.x),
         )
         shown = decoded(problem, points) if points.is_encoded else points
+        each = range(first_seed, first_seed + seeds)
+        kept: Kept | None = None
+        if engine is not None:
+            kept = seed_tasks.ScoredElsewhere(
+                engine_of(engine),
+                engine_folder,
+                each,
+                coreset=coreset,
+                problem=problem,
+                inference=fitted,
+                full=full,
+                objects={"inference": inference, "model": network},
+                data=data,
+                device=device,
+                changes=changes,
+                severities=list(severities),
+                ood=ood,
+                num_robust=num_robust,
+                published=published,
+            )
         with advising(fitted):
-            each = range(first_seed, first_seed + seeds)
-            kept = None
-            if resume is not None:
-                kept = kept_seeds(Path(resume), problem, shown, fitted, extras, costs, began)
-                began = began if kept is None else kept.began
+            if resume is not None and kept is None:
+                own = kept_seeds(Path(resume), problem, shown, fitted, extras, costs, began)
+                kept, began = own, began if own is None else own.began
             scores = assess(fitted, problem, shown, each, extras, on_seed, kept)
     return Evaluation(
         inference=inferences.name_of(fitted),

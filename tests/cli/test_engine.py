@@ -2,18 +2,37 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pseudocore import train_experts
 from pseudocore.core.errors import ConfigError
 from pseudocore.data import digits
+from pseudocore.engine import items, mapping
+from pseudocore.reproduce import records
 
 Cli = Callable[[str], Any]
 Refused = Callable[..., str]
+
+
+@pytest.fixture
+def workers_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What workers do, in this process: starting them is what takes time."""
+
+    def run_all(calls: Any, *_: Any) -> Any:
+        for item, call in calls:
+            yield items.result_of(items.run(items.Call.from_json(call.to_json())), item)
+
+    monkeypatch.setitem(mapping._BACKENDS, "local", run_all)
+    monkeypatch.setenv("PSEUDOCORE_VERBOSITY", "")  # which `run` changes, as the threads
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
 
 EXPERTS = "experts digits --model mlp --width 8 --num 3 --epochs 2"
 
@@ -29,12 +48,45 @@ def test_experts_of_workers_have_the_same_bits(done: Cli) -> None:
     expected = digests("here", "*.safetensors")
     assert digests("there", "*.safetensors") == expected
     said = done("engine status there").out
-    assert "workflows.tasks:train_experts by local: 3 of 3 done, 0 running, 0 waiting" in said
+    assert (
+        "workflows.expert_tasks:train_experts by local: 3 of 3 done, 0 running, 0 waiting" in said
+    )
     assert json.loads(done("engine status there --json").out)["done"] == 3
     # One that was lost is trained again, though its item is done.
     (Path("there") / "expert-0001.safetensors").unlink()
     done(f"{EXPERTS} --out there --engine local")
     assert digests("there", "*.safetensors") == expected
+
+
+@pytest.mark.usefixtures("workers_here")
+def test_seeds_of_workers_have_the_same_bits(done: Cli) -> None:
+    done("reduce uniform digits --ipc 1 --model linear --out run")
+    command = "evaluate run --inference hmc --num-draws 4 --num-burn 2 --num-chains 2 --seeds 2"
+    done(command)
+    (file,) = Path("run/evaluations").glob("*.json")
+    here = json.loads(file.read_text())
+    done(f"{command} --engine local --workers 2")
+    there = json.loads(file.read_text())
+    for changing in ("seconds", "cost", "command"):
+        assert here.pop(changing) != there.pop(changing)
+    assert here == there
+    assert "2 of 2 done" in done("engine status run").out
+
+
+@pytest.mark.usefixtures("workers_here")
+def test_cells_of_workers_have_the_same_numbers(done: Cli, refused: Refused) -> None:
+    small = "--seeds 1 --set setup.width=4 --set evaluate.num_steps=3"
+    line = f"table digits --cells ipc1-uniform --cells ipc1-kernel-herding {small}"
+    done(f"{line} --out here --work work")
+    done(f"{line} --out there --work other --engine local --workers 1")
+    here, there = (records.read(Path(name) / "digits.jsonl") for name in ("here", "there"))
+    assert {*here} == {*there} == {"ipc1-uniform", "ipc1-kernel-herding"}
+    for name, one in here.items():
+        other = there[name]
+        assert one["settings"] == other["settings"]
+        for protocol, found in one["evaluations"].items():
+            assert found["per_seed"] == other["evaluations"][protocol]["per_seed"]
+    refused(f"{line} --engine local --budget-minutes 1 --out new", "leave it out with --engine")
 
 
 def test_engines_are_listed(done: Cli) -> None:

@@ -17,7 +17,7 @@ from pseudocore.cli.flags import Json
 from pseudocore.core.config import Count
 from pseudocore.core.errors import ConfigError
 from pseudocore.engine.settings import KINDS, num_cores
-from pseudocore.workflows.tasks import FOLDER
+from pseudocore.workflows.on_engine import FOLDER
 
 engine = App(name="engine")
 

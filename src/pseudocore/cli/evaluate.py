@@ -11,6 +11,7 @@ from pseudocore import api
 from pseudocore.assembly import PRIOR_FIELDS, READING_FIELDS, Setup
 from pseudocore.assembly.contracts import DEFAULT_INFERENCE
 from pseudocore.assembly.contracts import intended as intended_for
+from pseudocore.cli import engine
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, hint, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Switch, Whole
@@ -19,6 +20,7 @@ from pseudocore.core.registry import inferences
 from pseudocore.evaluation.names import DETAILS, format_metric, num_digits
 from pseudocore.store.coreset_file import CORESET_FILE, load_coreset
 from pseudocore.store.run_folder import Run
+from pseudocore.workflows.on_engine import FOLDER
 
 NAME = "evaluate"
 _NUM_ROBUST = 1000
@@ -33,7 +35,7 @@ def make_app(words: Sequence[str]) -> App:
     of_setup = flagging.parameters(
         Setup, "Change what the coreset was made with", skip=NOT_CHANGEABLE
     )
-    return flagging.verb(NAME, _verb(name, words), [*of_inference, *of_setup])
+    return flagging.verb(NAME, _verb(name, words), [*engine.parameters(), *of_inference, *of_setup])
 
 
 def intended(words: Sequence[str]) -> str:
@@ -92,6 +94,7 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         options_given = flagging.given(given, inferences[name].make)
         changes = flagging.given(given, Setup)
         folder = None if run.is_file() else Run.open(run)
+        chosen = engine.chosen(given, device)
         coreset = load_coreset(run) if folder is None else folder.coreset()
         if folder is not None:
             warn_of_divergence(folder)
@@ -128,6 +131,8 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
                 landscape=landscape,
                 discrepancy=discrepancy,
                 fidelity=fidelity if reference is None else reference,
+                engine=chosen,
+                engine_folder=None if chosen is None else _work(run),
                 on_seed=lambda seed, metrics: advance(
                     seed + 1 - first_seed, dict(list(metrics.scalars().items())[:2])
                 ),
@@ -162,6 +167,11 @@ def _verb(name: str, words: Sequence[str]) -> Callable[..., Any]:
         return 0
 
     return evaluate
+
+
+def _work(run: Path) -> Path:
+    """Where workers keep what they measured."""
+    return (run if run.is_dir() else run.parent) / FOLDER
 
 
 def _show(result: Mapping[str, Any], title: str, as_json: bool) -> None:

@@ -3,18 +3,21 @@
 import json as jsons
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 from rich.table import Table
 
+from pseudocore.cli import engine
 from pseudocore.cli.console import err, hint, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json, Switch, verb
 from pseudocore.core.errors import ConfigError
+from pseudocore.engine import Engine
 from pseudocore.evaluation.names import format_metric
 from pseudocore.reproduce import pages, render
+from pseudocore.reproduce.cell_tasks import run_cells
 from pseudocore.reproduce.cells import cells, matching, table_names, title, varied
 from pseudocore.reproduce.planning import Planned, make_plan, refuse_if_idle
 from pseudocore.reproduce.results import FINISHED, Result, commit, difference, keep, stored
@@ -28,7 +31,7 @@ _ABOVE_ZERO = Parameter(validator=validators.Number(gt=0))
 
 def make_app(words: Sequence[str]) -> App:
     """The verb; `words` are repeated in the hint how to resume."""
-    return verb(NAME, _function(words))
+    return verb(NAME, _function(words), engine.parameters())
 
 
 def _function(words: Sequence[str]) -> Callable[..., Any]:
@@ -49,6 +52,7 @@ def _function(words: Sequence[str]) -> Callable[..., Any]:
         page: Path | None = None,
         device: Device = "auto",
         json: Json = False,
+        **given: Any,
     ) -> int:
         """Fill a table.
 
@@ -77,14 +81,20 @@ def _function(words: Sequence[str]) -> Callable[..., Any]:
             return _render(name, folder, page)
         if name is None:
             return _list(folder, json)
-        severities = tuple(severity or ())
+        severities, changes = tuple(severity or ()), _changes(settings or ())
+        chosen = engine.chosen(given, device)
+        if chosen is not None and budget_minutes is not None:
+            raise ConfigError(
+                "--budget-minutes is kept by one process; leave it out with --engine",
+                code="conflicting-options",
+            )
         wanted = matching(cells(name), *(patterns or ()))
         planned = make_plan(
             varied(wanted, variant) if variant else wanted,
             folder,
             seeds=seeds,
             severities=severities,
-            changes=_changes(settings or ()),
+            changes=changes,
         )
         if plan:
             _show_plan(planned, json)
@@ -94,7 +104,11 @@ def _function(words: Sequence[str]) -> Callable[..., Any]:
             _show_plan(planned, False)
         runner = CellRunner(work, seeds, severities, device, commit(), on_wait=_say_waiting)
         try:
-            results = _run(planned, runner, folder, budget_minutes, (err if json else out).print)
+            say = (err if json else out).print
+            if chosen is None:
+                results = _run(planned, runner, folder, budget_minutes, say)
+            else:
+                results = _run_on(chosen, planned, runner, folder, changes, say)
         except KeyboardInterrupt:
             command = shlex.join(["pseudocore", NAME, *words])
             err.print(f"interrupted; finished cells are kept, resume with: {command}")
@@ -214,6 +228,25 @@ def _run(
     return results
 
 
+def _run_on(
+    chosen: Engine,
+    planned: Sequence[Planned],
+    runner: CellRunner,
+    folder: Path,
+    changes: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> dict[str, Result]:
+    """As `_run`, by the workers of an engine."""
+    results: dict[str, Result] = {}
+    with progress(f"{NAME} {planned[0].cell.table}", sum(one.to_run for one in planned)) as advance:
+        for one, result in run_cells(chosen, planned, runner, changes):
+            _keep(one, result, folder)
+            results[one.cell.name] = result
+            (err.print if result.status != FINISHED else say)(_line(result))
+            advance(len(results), {})
+    return results
+
+
 def _say_waiting(what: str) -> None:
     err.print(f"waiting for another process that makes {what}")
 
@@ -225,9 +258,15 @@ def _result(one: Planned, runner: CellRunner, folder: Path) -> Result | None:
     if before is not None and not difference(before, one.recipe, runner.seeds, runner.severities):
         return None
     result = runner.run(one.cell, one.recipe)
-    if result.status == FINISHED or before is None or before.status != FINISHED:
-        keep(folder, result)  # a failure never replaces numbers
+    _keep(one, result, folder)
     return result
+
+
+def _keep(one: Planned, result: Result, folder: Path) -> None:
+    """Write a result down; a failure never replaces numbers."""
+    before = stored(folder, [one.cell]).get(one.cell.name)
+    if result.status == FINISHED or before is None or before.status != FINISHED:
+        keep(folder, result)
 
 
 def _line(result: Result) -> str:

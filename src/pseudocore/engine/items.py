@@ -71,6 +71,8 @@ class Call:
     environment: tuple[tuple[str, str], ...]
     cwd: str
     """Where relative paths begin."""
+    path: tuple[str, ...]
+    """Where modules are found."""
 
     def to_json(self) -> str:
         return encode_json(self.__dict__)
@@ -78,7 +80,8 @@ class Call:
     @classmethod
     def from_json(cls, text: str) -> "Call":
         values = decode_json(text)
-        return cls(**{**values, "environment": tuple(map(tuple, values["environment"]))})
+        values["environment"] = tuple(map(tuple, values["environment"]))
+        return cls(**{**values, "path": tuple(values["path"])})
 
 
 def call_of(task: Task, item: Item, folder: Path, cores: int) -> Call:
@@ -87,8 +90,16 @@ def call_of(task: Task, item: Item, folder: Path, cores: int) -> Call:
     digest = hashlib.blake2b(f"{name}\n{text}\n{item.seed}".encode(), digest_size=10).hexdigest()
     kept = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
     kept["PSEUDOCORE_VERBOSITY"] = "quiet"
-    passed_on = tuple(sorted(kept.items()))
-    return Call(name, text, item.seed, str(folder / TASKS / digest), cores, passed_on, os.getcwd())
+    return Call(
+        name,
+        text,
+        item.seed,
+        folder=str(folder / TASKS / digest),
+        cores=cores,
+        environment=tuple(sorted(kept.items())),
+        cwd=os.getcwd(),
+        path=search_path(),
+    )
 
 
 def name_of(task: Task) -> str:
@@ -119,6 +130,7 @@ def run(call: Call) -> str:
         os.environ[name] = value
     if torch.get_num_threads() != call.cores:
         torch.set_num_threads(call.cores)
+    sys.path += [part for part in call.path if part not in sys.path]
     folder = Path(call.folder)
     with contextlib.suppress(OSError):  # it may not be on this machine
         os.chdir(call.cwd)
@@ -191,6 +203,6 @@ def _described(error: Exception) -> dict[str, str]:
     return {"type": type(error).__name__, "message": str(error), "where": where}
 
 
-def search_path() -> str:
-    """What workers need to find the same modules."""
-    return os.pathsep.join(os.path.abspath(part) for part in sys.path)
+def search_path() -> tuple[str, ...]:
+    """Where this process finds modules, for workers."""
+    return tuple(dict.fromkeys(os.path.abspath(part) for part in sys.path))

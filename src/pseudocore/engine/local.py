@@ -62,7 +62,7 @@ def environment(resources: Resources, place: int) -> dict[str, str]:
         **os.environ,
         **threads,
         "CUDA_VISIBLE_DEVICES": gpus,
-        "PYTHONPATH": search_path(),
+        "PYTHONPATH": os.pathsep.join(search_path()),
     }
 
 

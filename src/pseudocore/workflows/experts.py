@@ -32,7 +32,8 @@ from pseudocore.training.experts import (
     identity,
     train,
 )
-from pseudocore.workflows import tasks
+from pseudocore.workflows.expert_tasks import fill_experts
+from pseudocore.workflows.on_engine import refuse_objects
 from pseudocore.workflows.progress import progress as progress_bar
 
 MAX_MEMORY_SHARE = 0.5
@@ -99,7 +100,7 @@ def train_experts(
     if engine is not None:
         engine = engine_of(engine)
         in_memory = {"data": not isinstance(data, str | Path), "model": network is not None}
-        tasks.refuse_objects(in_memory)
+        refuse_objects(in_memory)
     of_training = {option.name for option in config.options(Training)} & options.keys()
     training = config.build(
         Training, {name: options.pop(name) for name in of_training}, what="training"
@@ -144,7 +145,7 @@ def train_experts(
             trained = fill(folder, Trainer(problem, training, seed, compile=compile), **shared)
         else:
             more: Any = {"seed": seed, "device": device, "compile": compile}
-            trained = tasks.fill_experts(engine, folder, problem, setup, training, **shared, **more)
+            trained = fill_experts(engine, folder, problem, setup, training, **shared, **more)
         seconds = time.monotonic() - began
         found = folder.mapped(problem)
         return {

@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 TASKS = '''
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 
 from pseudocore.core.errors import DataError
@@ -20,6 +20,7 @@ def count(config, seed, folder):
         if at == config.get("kill_at") and not (folder / "killed").exists():
             (folder / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(config.get("seconds", 0))
         at, total = at + 1, (total * 31 + at) % 10007
         place.write_text(f"{at} {total}")
         with open(Path(config["log"]), "a") as file:
@@ -29,6 +30,10 @@ def count(config, seed, folder):
 
 def trivial(config, seed, folder):
     return seed * seed
+
+
+def pid(config, seed, folder):
+    return os.getpid()
 
 
 def refuse(config, seed, folder):

@@ -1,4 +1,4 @@
-"""What an engine's workers do: functions of (config, seed, folder), and how workflows call them."""
+"""Experts by the workers of an engine."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from pseudocore import engine
 from pseudocore.assembly import Setup, build
 from pseudocore.core import config
-from pseudocore.core.errors import ConfigError, RunError
+from pseudocore.core.errors import RunError
 from pseudocore.core.problem import Problem
 from pseudocore.engine import Engine, Item
 from pseudocore.runtime import Compile
@@ -25,20 +25,7 @@ from pseudocore.training.experts import (
     reserved,
     train_group,
 )
-
-FOLDER = "engine"
-"""Where the work of an engine is kept, in the folder of what it makes."""
-
-
-def refuse_objects(what: Mapping[str, bool]) -> None:
-    """Refuse objects of this process, by name, which the workers of an engine cannot read."""
-    if names := [name for name, is_object in what.items() if is_object]:
-        raise ConfigError(
-            f"the workers of an engine read {' and '.join(names)} themselves: give a name or a path"
-            " in place of an object, or leave out the engine",
-            code="engine-needs-names",
-            names=names,
-        )
+from pseudocore.workflows.on_engine import FOLDER
 
 
 @functools.lru_cache(1)
