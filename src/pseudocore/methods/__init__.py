@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pseudocore.methods.bayes.psvi import PSVI
     from pseudocore.methods.bayes.vbpc import VBPC, FRePo
     from pseudocore.methods.condense.cafe import CAFE
+    from pseudocore.methods.condense.datm import DATM
     from pseudocore.methods.condense.dc import DC, DSA
     from pseudocore.methods.condense.dd import DatasetDistillation
     from pseudocore.methods.condense.dm import DM
@@ -49,6 +50,7 @@ INDEX = {
     "c-div": "select.contextual_diversity:ContextualDiversity",
     "cafe": "condense.cafe:CAFE",
     "craig": "select.craig:CRAIG",
+    "datm": "condense.datm:DATM",
     "dc": "condense.dc:DC",
     "dd": "condense.dd:DatasetDistillation",
     "dm": "condense.dm:DM",
@@ -86,7 +88,7 @@ INDEX = {
 """`module:Class` by name."""
 
 __all__ = [
-    "CAFE", "CRAIG", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "VBPC", "AdaCore",
+    "CAFE", "CRAIG", "DATM", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "VBPC", "AdaCore",
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
     "BPCWasserstein", "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting",
     "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter",
