@@ -73,7 +73,12 @@ HILBERT = {"draws": Effect({"weighting": "mass"}, other="reference")}
 OF: dict[str, Mapping[str, Effect | str]] = {
     "a-sghmc": CHAIN,
     "bpc-w": {"num_experts": Effect({"image_lr": 1.0, "inner_lr_lr": 0.0}, TRAINED)},
-    "datm": {"min_start": Effect({"max_start": 3}, other=1), "skip": Effect(other=0.5)},
+    "datm": {
+        "min_start": Effect({"max_start": 3}, other=1),
+        "num_experts": Effect({"image_lr": 1.0, "inner_lr_lr": 0.0}, TRAINED),
+        "ramp": Effect({"max_start": 4}, other=0.0),
+        "skip": Effect(other=0.5),
+    },
     "glister": {"step_size": Effect(other=10.0)},
     "glister-val": {"step_size": Effect(other=10.0)},
     "herding": NETWORK,

@@ -70,6 +70,9 @@ def test_starts_move_from_easy_to_hard() -> None:
         starts = {float(piece[0]) for piece in drawn}
         assert starts == set(range(2, latest + 1)), step
         assert all(float(piece[1] - piece[0]) == 2 for piece in drawn)
+    at_once = replace(method, ramp=0.0)
+    drawn = [at_once._piece(problem, torch.tensor(0.0), Rng(seed)) for seed in range(99)]
+    assert {float(piece[0]) for piece in drawn} == set(range(2, 7))
     with pytest.raises(ConfigError, match="leaves no epoch"):
         DATM(min_start=3, **FEW).init(small_problem(experts=True), Rng(0))
 

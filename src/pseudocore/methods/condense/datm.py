@@ -144,7 +144,8 @@ class DATM(HorizonSettings):
         assert experts is not None
         expert = rng("expert").integers(experts.num_experts, 1, device=device)
         span = self.max_start - self.min_start
-        rise = (step / max(self.ramp * self.num_steps, 1)).clamp(max=1)  # T(k)
+        last = self.ramp * self.num_steps
+        rise = (step / last).clamp(max=1) if last else torch.ones_like(step)  # T(k)
         bound = 1 + (span - 1) * rise
         drawn = rng("start").uniform(1, device=device, dtype=problem.dtype)
         start = self.min_start + (drawn * bound).floor().long().clamp(max=span - 1)
