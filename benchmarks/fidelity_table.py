@@ -65,6 +65,7 @@ LABELS: dict[str, tuple[str, dict[str, Any]]] = {
     "frepo": ("frepo", {"num_steps": 1500}),
     "dm": ("dm", {"num_steps": 300, "batch_size": 64, "image_lr": 3.0}),
     "datm": ("datm", {**TRAJECTORY, **INNER, "inner_lr_lr": 0.001, "image_lr": 10.0, "horizon": 1}),
+    "rcig": ("rcig", {"num_steps": 300, "image_lr": 0.05, "label_lr": 0.02, "num_inner_steps": 10}),
     "ncfm": ("ncfm", {**TRAJECTORY, "batch_size": 64, "num_frequencies": 256, "image_lr": 0.05}),
     "bpc-fkl": ("bpc-fkl", {**TRAJECTORY, **INNER, "num_draws": 3, "image_lr": 10.0}),
     "bpc-rkl": ("bpc-rkl", {**TRAJECTORY, **INNER, "num_draws": 5, "image_lr": 1000.0}),
@@ -78,7 +79,7 @@ LEARN = {"bpc-pcd": "hmc", "vbpc-posterior": "last-layer-vi", "vbpc-posterior-30
 """What they learn from."""
 STEPS = ("vbpc-300", "vbpc-posterior-300")
 MAIN = ("uniform", "vbpc-posterior", "bpc-pcd", "psvi", "vbpc", "herding")
-REST = ("frepo", "dm", "ncfm", "datm", "bpc-fkl", "bpc-rkl", "bpc-w")
+REST = ("frepo", "dm", "ncfm", "datm", "rcig", "bpc-fkl", "bpc-rkl", "bpc-w")
 KERNELS = ("kernel-herding", "kernel-thinning", "stein-thinning")
 TABULAR = ("uniform", "psvi", "herding", "lcmat-s", "bpc-pcd")
 SHOWN = ("fidelity_kl", "fidelity_floor_kl", "fidelity_tv", "accuracy", "nll")

@@ -114,6 +114,7 @@ OF: dict[str, Mapping[str, Effect | str]] = {
         "num_draws": Effect({"covariance": "draws"}),
         "weight_lr": Effect(),
     },
+    "rcig": POOL,
     "sgd": {"num_moments": "predictions stay; evaluate --published reports another number"},
     "sghmc": CHAIN,
     "sgld": CHAIN,

@@ -244,7 +244,9 @@ def test_the_vbpc_page_has_every_setting() -> None:
         assert [field for field in fields if f"`{field}`" not in page] == []
 
 
-@pytest.mark.parametrize("name", ["dc", "dsa", "dm", "ncfm", "datm", "lcmat-c", "cafe", "bpc-pcd"])
+@pytest.mark.parametrize(
+    "name", ["dc", "dsa", "dm", "ncfm", "datm", "rcig", "lcmat-c", "cafe", "bpc-pcd"]
+)
 def test_the_pages_of_methods_name_every_setting_and_its_default(name: str) -> None:
     told: dict[str, str] = {}
     rows = [

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pseudocore.methods.condense.lcmat_c import LCMatC
     from pseudocore.methods.condense.ld import LabelDistillation, LabelDistillationRidge
     from pseudocore.methods.condense.ncfm import NCFM
+    from pseudocore.methods.condense.rcig import RCIG
     from pseudocore.methods.select.adacore import AdaCore
     from pseudocore.methods.select.contextual_diversity import ContextualDiversity
     from pseudocore.methods.select.craig import CRAIG
@@ -81,6 +82,7 @@ INDEX = {
     "mtt": "bayes.bpc_w:MTT",
     "ncfm": "condense.ncfm:NCFM",
     "psvi": "bayes.psvi:PSVI",
+    "rcig": "condense.rcig:RCIG",
     "stein-thinning": "select.kernel:SteinThinning",
     "uniform": "select.uniform:Uniform",
     "vbpc": "bayes.vbpc:VBPC",
@@ -88,7 +90,7 @@ INDEX = {
 """`module:Class` by name."""
 
 __all__ = [
-    "CAFE", "CRAIG", "DATM", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "VBPC", "AdaCore",
+    "CAFE", "CRAIG", "DATM", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "RCIG", "VBPC", "AdaCore",
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
     "BPCWasserstein", "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting",
     "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter",

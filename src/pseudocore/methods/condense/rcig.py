@@ -1,0 +1,216 @@
+r"""RCIG: points learned by implicit gradients through a convex training.
+
+Loo, Hasani, Lechner, Rus (2023), "Dataset Distillation with Convexified Implicit Gradients".
+Training on the points $u$ with targets $\hat Y$ is that of a network linear around the parameters
+$\theta_0$ of a network of a pool, $f_\delta(x) = f(x) + J(x)\,\delta$ with $J = \partial f /
+\partial\theta_0$: ridge regression, whose end is unique,
+
+$$ \delta^* = \operatorname*{argmin}_\delta\; \tfrac12 \sum_m w_m \lVert f_\delta(u_m) - \hat y_m
+   \rVert^2 + \tfrac\lambda2 \lVert\delta\rVert^2, \qquad
+   \min_{u, \hat Y}\; \mathcal L_B(\delta^*)
+   = \tfrac1{2|B|} \sum_{(x, y) \in B} \lVert f_{\delta^*}(x) - \bar y \rVert^2 . $$
+
+By the implicit function theorem nothing need be unrolled: with the Hessian $H$ of the inner
+objective $\mathcal L_u$,
+
+$$ \frac{d\mathcal L_B}{d(u, \hat Y)} = -\frac{\partial}{\partial(u, \hat Y)}
+   \big\langle v,\ \nabla_\delta\mathcal L_u(\delta^*) \big\rangle, \qquad
+   H v = \nabla_\delta \mathcal L_B(\delta^*), \qquad H = J_u^\top W J_u + \lambda I . $$
+
+Both systems are solved by conjugate gradients, without a matrix.
+
+| paper | here | | paper | here |
+|---|---|---|---|---|
+| model pool | `pool_size`, `max_age`, `pool_lr` | | inner and implicit steps | `num_inner_steps` |
+| $\lambda$ | `ridge`, relative | | batch | `batch_size` |
+
+Cost per step: $4$ `num_inner_steps` passes of the M points, two of the real batch; the memory of a
+few.
+
+Deviations:
+  D1. Both systems are solved by conjugate gradients in all parameters at once; the paper takes
+      steps of Adam and solves the last layer in closed form.
+  D2. $\lambda$ is `ridge` times the mean squared feature norm of the points.
+  D3. The outer loss is squared error. A logit scale is fitted to the same batches; it moves nothing
+      else and only makes predictions probabilities.
+  D4. The networks of the pool are trained on the points as they are (`objectives/pool.py`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vjp
+
+from pseudocore.core.config import Count, Positive
+from pseudocore.core.problem import Problem
+from pseudocore.core.registry import methods
+from pseudocore.core.rng import Rng
+from pseudocore.core.types import Coreset
+from pseudocore.objectives import kernel_regression, multiformation, pool
+from pseudocore.objectives.initial import ImageSettings
+from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
+from pseudocore.objectives.pool import Pool, PoolSettings
+from pseudocore.runtime.execution import without_kernels
+from pseudocore.training.optimisers import adam, cosine, start, tree_map
+
+Network = Callable[[Tensor, Tensor], Tensor]
+"""Parameters (P,) and points (n, ...) to outputs (n, classes)."""
+
+
+class RCIGLearned(NamedTuple):
+    x: Tensor  # network inputs (M, ...)
+    y: Tensor  # targets (M, classes)
+    log_scale: Tensor  # () of the factor from predictions to logits
+
+
+class RCIGState(NamedTuple):
+    learned: RCIGLearned
+    moments: Any  # Adam's, an RCIGLearned of Moments
+    pool: Pool
+    step: Tensor  # () steps taken
+
+
+@methods.register("rcig", kind="condense", paper="Loo et al. 2023, arXiv 2302.06755")
+@dataclass(frozen=True, kw_only=True)
+class RCIG(ImageSettings, RegressionSettings, PoolSettings):
+    """Points learned by implicit gradients through a convex training."""
+
+    image_lr: Positive = 0.01
+    """Adam's step size on (normalised) images and the logit scale; falls to 0 along a cosine."""
+    num_inner_steps: Count = 20
+    """Steps of conjugate gradients, for the training and for its derivative each."""
+
+    def init(self, problem: Problem, rng: Rng) -> RCIGState:
+        x, y = multiformation.begin(
+            problem, self.counts(problem), self.initial, rng("images"), factor=self.formation
+        )
+        targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
+        learned = RCIGLearned(x, targets, x.new_full((), self.logit_scale).log())
+        networks = pool.fill(problem, rng("pool"), size=self.pool_size, max_age=self.max_age)
+        return RCIGState(learned, start(learned), networks, x.new_zeros(()))
+
+    def step(
+        self, problem: Problem, state: RCIGState, rng: Rng
+    ) -> tuple[RCIGState, RegressionInfo]:
+        learned, networks = state.learned, state.pool
+        index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
+        real, y = problem.batch(index)
+        real = real if problem.augment is None else problem.augment(real, rng("augment"))
+        place = pool.pick(networks, rng("pick"))
+        theta = networks.theta.index_select(0, place)[0]
+        relative = self.relative_weights(problem, learned.y)
+        weight = multiformation.repeat_weight(relative, self.formation)
+
+        def network(theta: Tensor, x: Tensor) -> Tensor:
+            return problem.logits(theta, x)
+
+        def shown(learned: RCIGLearned) -> tuple[Tensor, Tensor]:
+            x, targets = multiformation.decode(learned.x, learned.y, factor=self.formation)
+            return x, targets
+
+        (x, targets), pull = vjp(shown, learned)[:2]
+        with torch.no_grad():
+            features = problem.features(theta, x)
+            ridge = self.ridge * features.square().sum(1).mean()
+        centred = kernel_regression.centred(y, problem.num_classes, x.dtype)
+        with without_kernels():
+            *gradients, mean = implicit(
+                network, theta, x, targets, real, centred, weight, ridge, self.num_inner_steps
+            )
+        (gradient,) = pull(tuple(gradients))
+
+        def fitted(log_scale: Tensor) -> Tensor:
+            return kernel_regression.loss(mean, y, log_scale)[0]
+
+        value, log_probs = kernel_regression.loss(mean, y, learned.log_scale)
+        gradient = gradient._replace(log_scale=grad(fitted)(learned.log_scale))
+        decay = cosine(state.step, self.num_steps)
+        rates = [decay * rate for rate in (self.image_lr, self.label_lr, self.image_lr)]
+        change, moments = adam(gradient, state.moments, rates)
+        new: RCIGLearned = tree_map(torch.sub, learned, change)
+        x, targets = (part.detach() for part in shown(new))
+        networks = pool.advance(
+            networks,
+            place,
+            problem,
+            x,
+            targets,
+            rng("fresh"),
+            step_size=self.pool_lr,
+            max_age=self.max_age,
+            weight=weight,
+        )
+        accuracy = (log_probs.argmax(1) == y).to(value.dtype).mean()
+        info = RegressionInfo(value, accuracy, new.log_scale.exp())
+        return RCIGState(new, moments, networks, state.step + 1), info
+
+    def coreset(self, problem: Problem, state: RCIGState) -> Coreset:
+        x, y, log_scale = state.learned
+        numbers = {
+            "logit_scale": log_scale.exp().item(),
+            "ridge": self.ridge * self.mean_weight(problem),
+        }
+        provenance = {"posterior": numbers, **multiformation.provenance(factor=self.formation)}
+        weight = self.weights(problem, y).cpu()
+        return Coreset(problem.pixels(x).cpu(), y.cpu(), weight, provenance=provenance)
+
+
+def implicit(
+    network: Network,
+    theta: Tensor,
+    x: Tensor,
+    targets: Tensor,
+    real: Tensor,
+    real_targets: Tensor,
+    weight: Tensor | None,
+    ridge: Tensor,
+    num_steps: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the loss on the real points in x and targets, and predictions for the real
+    points: the equations above.
+    """
+    rows = x.new_ones(len(x), 1) if weight is None else weight.unsqueeze(1)
+
+    def at(points: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs, and how they change along a direction of the parameters."""
+        found: Any = jvp(lambda theta: network(theta, points), (theta,), (direction,))
+        return found[0], found[1]
+
+    outputs, back = vjp(lambda theta: network(theta, x), theta)[:2]
+
+    def hessian(direction: Tensor) -> Tensor:
+        curved: Tensor = back(rows * at(x, direction)[1])[0]
+        return curved + ridge * direction
+
+    change = conjugate_gradients(hessian, back(rows * (targets - outputs))[0], num_steps)
+    begun, back_real = vjp(lambda theta: network(theta, real), theta)[:2]
+    mean = begun + at(real, change)[1]
+    outer = back_real((mean - real_targets) / len(real))[0]
+    adjoint = conjugate_gradients(hessian, outer, num_steps)
+
+    def pairing(x: Tensor, targets: Tensor) -> Tensor:
+        outputs, moved = at(x, change)
+        return -(rows * (outputs + moved - targets) * at(x, adjoint)[1]).sum()
+
+    in_x, in_targets = grad(pairing, argnums=(0, 1))(x, targets)
+    return in_x, in_targets, mean
+
+
+def conjugate_gradients(
+    matrix: Callable[[Tensor], Tensor], right: Tensor, num_steps: int
+) -> Tensor:
+    """The solution of a positive definite system, from 0; once it is exact it stays."""
+    solution, residual, direction = torch.zeros_like(right), right, right
+    squared = residual.square().sum()
+    for _ in range(num_steps):
+        image = matrix(direction)
+        curved = direction @ image
+        step = torch.where(curved > 0, squared / curved, 0)
+        solution, residual = solution + step * direction, residual - step * image
+        after = residual.square().sum()
+        direction = residual + torch.where(squared > 0, after / squared, 0) * direction
+        squared = after
+    return solution
