@@ -5,7 +5,7 @@ ENGINE := .venv/engine/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-engine docs venv lint clean
+.PHONY: demo test test-engine docs venv lint clean fuzz
 
 demo: .venv/.demo
 	$(BIN)/pseudocore demo --out demo
@@ -25,6 +25,11 @@ lint: .venv/.dev
 
 docs: .venv/.docs
 	$(BIN)/python docs/build.py
+
+# What breaks a reader is kept in tests/hostile/corpus, which `make test` replays.
+fuzz: .venv/.fuzz
+	$(BIN)/python tests/hostile/fuzz.py --inputs 5000 --seed $(or $(SEED),0) --keep
+	$(BIN)/python tests/hostile/fuzz_coverage.py -max_total_time=300
 
 venv: .venv/.dev
 
@@ -47,6 +52,10 @@ venv: .venv/.dev
 	$(BIN)/python -c "import site; print(*site.getsitepackages())" \
 		> $$(echo .venv/engine/lib/python*/site-packages)/base.pth
 	$(ENGINE)/pip install --quiet "ray>=2.40" "submitit>=1.5"
+	touch $@
+
+.venv/.fuzz: .venv/.dev
+	$(PIP) --editable ".[fuzz]"
 	touch $@
 
 .venv/.docs: .venv/bin/python pyproject.toml constraints.txt

@@ -41,11 +41,11 @@ _OMITTED = (
 
 def read_torch(path: Path) -> Any:
     """The content of a file of `torch.save`, on the CPU."""
-    check_size(path, _size(path), "its content")
     try:
+        check_size(path, _size(path), "its content")
         with torch.serialization.safe_globals([(Omitted, name) for name in _OMITTED]):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except MemoryError:
+    except (MemoryError, DataError, FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except Exception as error:  # a damaged file can fail in any way
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
