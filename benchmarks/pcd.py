@@ -64,6 +64,7 @@ def main() -> None:
     add("--also", nargs="+", default=[], help="others that METHOD+also learns with too")
     add("--cross", nargs="+", default=[], help="others on which coresets are measured")
     add("--sampler", choices=sorted(REFERENCE), default="hmc", help="of the references")
+    add("--learn-from", choices=sorted(REFERENCE), help="defaults to --sampler, as it is told")
     add("--methods", nargs="+", default=["uniform", "bpc-pcd"])
     add("--per-class", type=int, nargs="+", default=[1, 10, 50])
     add("--seeds", type=int, default=1)
@@ -177,7 +178,7 @@ class _Judge:
     def __init__(self, problem: Problem, arguments: argparse.Namespace) -> None:
         self.problem = problem
         self.fresh = HMC(**{**FRESH, **name_values(arguments.fresh)})
-        self.sampler = arguments.sampler
+        self.sampler, self.learn_from = arguments.sampler, arguments.learn_from
         self.options = {**REFERENCE[self.sampler], **name_values(arguments.reference)}
         self.reference = references.reference(problem, self.sampler, num_fits=2, **self.options)
         raw = problem.data.test.x
@@ -186,8 +187,11 @@ class _Judge:
 
     def to_learn(self) -> Problem:
         """With a reference of its own."""
+        sampler, options = self.sampler, self.options
+        if self.learn_from not in (None, sampler):
+            sampler, options = self.learn_from, REFERENCE[self.learn_from]
         learned_from = references.reference(
-            self.problem, self.sampler, num_fits=1, role="learn", **self.options
+            self.problem, sampler, num_fits=1, role="learn", **options
         )
         return dataclasses.replace(self.problem, reference=learned_from)
 
