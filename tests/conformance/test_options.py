@@ -118,6 +118,11 @@ OF: dict[str, Mapping[str, Effect | str]] = {
     "sgd": {"num_moments": "predictions stay; evaluate --published reports another number"},
     "sghmc": CHAIN,
     "sgld": CHAIN,
+    "swag": {
+        "num_collected": Effect({"num_steps": 8}, other=2),
+        "rank": Effect({"num_steps": 8}, other=2),
+        "weight_decay": Effect({"regulariser": "decay"}, other=0.5),
+    },
     "vbpc": POOL,
 }
 """What fields of one method or inference need."""

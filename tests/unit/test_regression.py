@@ -23,6 +23,7 @@ SERVING = {
 }  # fmt: skip
 INFERRING = {
     "hmc", "sghmc", "a-sghmc", "cyclical-sghmc", "sgld", "last-layer-vi", "laplace", "sgd", "ensemble",
+    "mean-field-vi", "swag",
 }  # fmt: skip
 
 
@@ -68,6 +69,8 @@ def test_every_inference_predicts_in_the_targets_units(inference: str, run: Any)
         "a-sghmc": {"num_draws": 12, "num_burn": 10},
         "cyclical-sghmc": {"num_draws": 12, "num_burn": 10},
         "sgld": {"num_draws": 12, "num_burn": 10},
+        "mean-field-vi": {"num_steps": 300},
+        "swag": {"num_steps": 300, "batch_size": 4},
         "sgd": {"num_steps": 100},
         "ensemble": {"num_steps": 100, "num_members": 2},
         "laplace": {"num_steps": 300, "step_size": 0.02},

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from pseudocore.inference.langevin import SGLD
     from pseudocore.inference.laplace import Laplace
     from pseudocore.inference.last_layer_vi import LastLayerVI
+    from pseudocore.inference.mean_field_vi import MeanFieldVI
     from pseudocore.inference.sgd import SGD, Ensemble
     from pseudocore.inference.sghmc import SGHMC, AlteredSGHMC
+    from pseudocore.inference.swag import SWAG
 
 register = inferences.register
 """A decorator that enters a class of another package under a name."""
@@ -23,15 +25,17 @@ INDEX = {
     "hmc": "hmc:HMC",
     "laplace": "laplace:Laplace",
     "last-layer-vi": "last_layer_vi:LastLayerVI",
+    "mean-field-vi": "mean_field_vi:MeanFieldVI",
     "sgd": "sgd:SGD",
     "sghmc": "sghmc:SGHMC",
     "sgld": "langevin:SGLD",
+    "swag": "swag:SWAG",
 }
 """`module:Class` by name."""
 
 __all__ = [
-    "HMC", "SGD", "SGHMC", "SGLD", "AlteredSGHMC", "CyclicalSGHMC", "Ensemble", "Laplace",
-    "LastLayerVI", "register",
+    "HMC", "SGD", "SGHMC", "SGLD", "SWAG", "AlteredSGHMC", "CyclicalSGHMC", "Ensemble", "Laplace",
+    "LastLayerVI", "MeanFieldVI", "register",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ al. 2017).
 Cost: `num_steps` gradients on at most `batch_size` points, times `num_members`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -44,8 +45,8 @@ class SGDMoments(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainTraining(FitSettings):
-    """How one network is trained, or each of an ensemble."""
+class Training(FitSettings, ABC):
+    """How a network is trained, whatever its step sizes."""
 
     tasks = BOTH
 
@@ -58,10 +59,6 @@ class PlainTraining(FitSettings):
     regulariser: Literal["decay", "prior"] = "decay"
     """What keeps parameters small: weight decay, or the problem's prior in its place, so that
     training maximises the log-posterior.
-    """
-    schedule: Literal["cosine", "steps"] = "cosine"
-    """How the step size falls: to 0 along a cosine, or to a fifth after two thirds of the steps and
-    again after five sixths.
     """
     cutmix: Annotated[float, Range(low=0, high=1)] = 0.0
     """Probability that images of a step hold a box of another image, and its label in the box's
@@ -106,7 +103,7 @@ class PlainTraining(FitSettings):
             gradient: Tensor, moments: SGDMoments, theta: Tensor
         ) -> tuple[Tensor, SGDMoments]:
             force = gradient if is_map else decayed(gradient, theta, self.weight_decay)
-            step_size = self.step_size * self._share(moments.steps)
+            step_size = self.step_size * self.share(moments.steps)
             # The velocity holds step sizes: a falling one does not slow down earlier changes.
             change, velocity = sgd(step_size * force, moments.velocity, 1.0, momentum=self.momentum)
             return change, SGDMoments(velocity, moments.steps + 1)
@@ -123,8 +120,21 @@ class PlainTraining(FitSettings):
             on_step=on_step,
         )
 
-    def _share(self, step: Tensor) -> Tensor:
+    @abstractmethod
+    def share(self, step: Tensor) -> Tensor:
         """Of the initial step size, at a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainTraining(Training):
+    """How one network is trained to the end, or each of an ensemble."""
+
+    schedule: Literal["cosine", "steps"] = "cosine"
+    """How the step size falls: to 0 along a cosine, or to a fifth after two thirds of the steps and
+    again after five sixths.
+    """
+
+    def share(self, step: Tensor) -> Tensor:
         if self.schedule == "cosine":
             return cosine(step, self.num_steps)
         second, third = 3 * step >= 2 * self.num_steps, 6 * step >= 5 * self.num_steps
