@@ -20,9 +20,9 @@ from pseudocore.core.types import Coreset
 from pseudocore.data.augment import DSA
 from pseudocore.inference.persistent_chains import Chains, Networks, gradient, move
 from pseudocore.methods.bayes.bpc_pcd import BPCPersistentChains
-from pseudocore.methods.bayes.psvi import Points
 from pseudocore.models.convnet import ConvNet
 from pseudocore.models.dense import MLP
+from pseudocore.objectives.kl_gradient import Points
 from pseudocore.objectives.small_models import (
     Gaussian,
     Location,

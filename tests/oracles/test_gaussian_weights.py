@@ -10,7 +10,7 @@ from torch import Tensor
 
 import pseudocore as pc
 from pseudocore.core.errors import ConfigError
-from pseudocore.core.problem import Problem
+from pseudocore.core.problem import GaussianPrior, Problem
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference.mean_field_vi import MeanFieldVI
@@ -37,11 +37,14 @@ def rows(problem: Problem, coreset: Coreset) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat([x, torch.ones(len(x), 1).double()], 1), y[:, 0], weight
 
 
-@pytest.mark.parametrize(("correlation", "temperature"), [(0.0, 1.0), (0.9, 0.1)])
+@pytest.mark.parametrize(
+    ("correlation", "temperature", "scale"), [(0.0, 1.0, 0.05), (0.9, 0.1, 2.0)]
+)
 def test_mean_field_is_the_nearest_gaussian_of_independent_parts(
-    correlation: float, temperature: float
+    correlation: float, temperature: float, scale: float
 ) -> None:
     problem, coreset = made(correlation)
+    problem = replace(problem, prior=GaussianPrior(scale))
     x, y, weight = rows(problem, coreset)
     noise, prior = problem.gaussian.relative_noise, problem.prior_moments()[1]
     precision = x.mT @ (weight[:, None] * x) / noise**2 + prior.square().reciprocal().diag()
@@ -117,5 +120,7 @@ def test_swag_says_when_its_batches_have_no_noise() -> None:
     )
     assert noisy.warnings == []
     assert "hold all 48 points" in whole.warnings[0]
+    steady = SWAG(num_steps=20, collect=1.0, step_size=0.1, collect_step_size=0.05)
+    assert steady.share(torch.tensor(7.0)) == 0.5
     with pytest.raises(ConfigError, match="collects 1 network of 20 steps"):
         SWAG(num_steps=20, collect=0.05).fit(problem, coreset, Rng(0))

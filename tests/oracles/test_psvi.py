@@ -25,8 +25,11 @@ from pseudocore.data.toys import (
     LinearRegression,
     logistic_posterior_moments,
 )
-from pseudocore.methods.bayes.psvi import PSVI, Points, condense, gradient
+from pseudocore.methods.bayes import psvi
+from pseudocore.methods.bayes.psvi import PSVI, condense
 from pseudocore.models.dense import MLP
+from pseudocore.objectives import factored_softmax, small_models
+from pseudocore.objectives.kl_gradient import Points, gradient
 from pseudocore.objectives.small_models import (
     Gaussian,
     Location,
@@ -550,16 +553,68 @@ def test_networks_are_refused(make_problem: MakeProblem) -> None:
         run(PSVI(per_class=2), make_problem(MLP(width=8, depth=1)), seed=0)
 
 
-def test_large_logistic_regressions_are_refused() -> None:
-    problem = build(Setup(model="linear"), logistic(20), device="cpu")
-    wide = torch.randn(20, 2000, generator=torch.Generator().manual_seed(0))
-    data = dataclasses.replace(
-        problem.data,
-        train=Examples(wide, problem.data.train.y),
-        test=Examples(wide, problem.data.train.y),
+@pytest.mark.parametrize(
+    ("num_features", "settings", "number"),
+    [
+        (2000, {"covariance": "draws"}, "4,002"),
+        (4000, {}, "8,002"),
+        (2000, {"per_class": 2000}, "4,002"),
+    ],
+    ids=["draws", "too many", "many points"],
+)
+def test_large_logistic_regressions_are_refused(
+    num_features: int, settings: dict[str, Any], number: str
+) -> None:
+    problem = build(Setup(model="linear"), logistic(4004), device="cpu")
+    wide = torch.arange(4004.0)[:, None].expand(4004, num_features)
+    train = Examples(wide, torch.arange(4004) % 2)
+    data = dataclasses.replace(problem.data, train=train, test=Examples(wide[:2], train.y[:2]))
+    problem = build(Setup(model="linear", preprocess="none"), data, device="cpu")
+    with pytest.raises(ConfigError, match=rf"at most 3,000 parameters, .* linear with {number}"):
+        run(PSVI(**{"per_class": 2, **settings}), problem, seed=0)
+
+
+def wide_softmax() -> tuple[Softmax, Examples, Points]:
+    """More parameters than points × classes."""
+    rng = Rng(3)
+    x = rng("x").normal(150, 12, dtype=DOUBLE)
+    y = rng("y").integers(4, 150)
+    u, labels = rng("u").normal(5, 12, dtype=DOUBLE), torch.tensor([0, 1, 2, 3, 1])
+    weight = 40 * rng("w").uniform(5, dtype=DOUBLE)
+    return Softmax(num_classes=4, prior=0.7), Examples(x, y), Points(u, labels, weight)
+
+
+def test_a_factored_posterior_is_the_dense_one() -> None:
+    model, _, points = wide_softmax()
+    dense = posterior(model, *points, num_newton=6)
+    factored = factored_softmax.posterior(model, *points, num_newton=6)
+    assert torch.allclose(factored.mean, dense.mean, atol=1e-12)
+    columns = [factored.times(one) for one in torch.eye(len(dense.mean), dtype=DOUBLE)]
+    assert torch.allclose(torch.stack(columns), dense.covariance, atol=1e-13)
+
+
+def test_the_gradient_from_factors_is_that_from_dense_covariances() -> None:
+    model, data, points = wide_softmax()
+    every = (*data, ones(data.x))
+    expansion = expand(model, *every, posterior(model, *every, num_newton=8).mean)
+    of_dense, of_factors = (
+        gradient(model, points, expansion, 1.0, one.posterior(model, *points, num_newton=6), None)
+        for one in (small_models, factored_softmax)
     )
-    with pytest.raises(ConfigError, match=r"at most 3,000 parameters, .* linear with 4,002"):
-        run(PSVI(per_class=2), build(Setup(model="linear"), data, device="cpu"), seed=0)
+    for dense, factored in zip(of_dense[0], of_factors[0], strict=True):
+        assert torch.allclose(factored, dense, rtol=1e-9, atol=1e-9)
+    assert torch.allclose(of_factors[1], of_dense[1], rtol=1e-10)
+
+
+def test_a_run_by_factors_is_a_run_by_dense_covariances(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, _ = wide_softmax()
+    method = PSVI(num_steps=30)
+    dense = condense(method, model, *data, 5)
+    monkeypatch.setattr(psvi, "FACTORED_FROM", 1)
+    factored = condense(method, model, *data, 5)
+    assert torch.allclose(factored.x, dense.x, atol=1e-6)
+    assert torch.allclose(factored.weight, dense.weight, rtol=1e-6)
+    assert not torch.equal(factored.x, dense.x)  # by rounding
 
 
 def test_augmentation_is_refused() -> None:

@@ -113,10 +113,10 @@ class AffineRegression(Regression):
         return num_features + 1
 
     def log_likelihood(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return super().log_likelihood(theta, _with_one(x), y)
+        return super().log_likelihood(theta, with_one(x), y)
 
     def curvature(self, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        return super().curvature(theta, _with_one(x), y, weight)
+        return super().curvature(theta, with_one(x), y, weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class Softmax:
 
     def curvature(self, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """Σ w (diag p − ppᵀ) ⊗ xxᵀ, whose rows of blocks sum to 0."""
-        k, inputs = self.num_classes, _with_one(x)
+        k, inputs = self.num_classes, with_one(x)
         p = (inputs @ theta.view(k, -1).mT).softmax(1)
         blocks: list[list[Tensor]] = [[x.new_zeros(())] * k for _ in range(k)]
         for one, other in itertools.combinations(range(k), 2):
@@ -163,32 +163,52 @@ def posterior(
     num_newton: int,
 ) -> Gaussian:
     """The Gaussian at the mode that Newton's method reaches from `start`, which defaults to 0."""
+    theta = mode(model, x, y, weight, start=start, num_newton=num_newton)
+    return Gaussian(theta, torch.cholesky_inverse(_root_precision(model, x, y, weight, theta)))
+
+
+def mode(
+    model: SmallModel,
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    *,
+    start: Tensor | None = None,
+    num_newton: int,
+    tolerance: float = 0.0,
+) -> Tensor:
+    """Theta (p,) after `num_newton` steps, or fewer where one is shorter than `tolerance` allows."""
     theta = x.new_zeros(model.num_parameters(x.shape[1])) if start is None else start
-    identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
     sizes = 0.5 ** torch.arange(NUM_HALVINGS, dtype=x.dtype, device=x.device)
-
-    def root_precision(theta: Tensor) -> Tensor:
-        return _factored(model.curvature(theta, x, y, weight) + identity / model.prior**2)
-
     for _ in range(num_newton):
-        slope = _slope(model, x, y, weight, theta) - theta / model.prior**2
-        step = torch.cholesky_solve(slope.unsqueeze(1), root_precision(theta)).squeeze(1)
+        slope = slope_of(model, x, y, weight, theta) - theta / model.prior**2
+        root = _root_precision(model, x, y, weight, theta)
+        step = torch.cholesky_solve(slope.unsqueeze(1), root).squeeze(1)
         tried = theta + sizes[:, None] * step
         log_likelihood = model.log_likelihood(tried, x, y) @ weight
         heights = log_likelihood - 0.5 * tried.square().sum(1) / model.prior**2
         theta = tried.index_select(0, heights.argmax(0, keepdim=True))[0]
-    return Gaussian(theta, torch.cholesky_inverse(root_precision(theta)))
+        if tolerance > 0 and bool(step.norm() <= tolerance * theta.norm()):
+            break
+    return theta
+
+
+def _root_precision(
+    model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, theta: Tensor
+) -> Tensor:
+    identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
+    return cholesky(model.curvature(theta, x, y, weight) + identity / model.prior**2)
 
 
 def expand(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, at: Tensor) -> Quadratic:
     """Σ w f around one theta (p,)."""
-    slope = _slope(model, x, y, weight, at)
+    slope = slope_of(model, x, y, weight, at)
     return Quadratic(at, slope, model.curvature(at, x, y, weight))
 
 
 def draw(gaussian: Gaussian, num: int, rng: Rng) -> Tensor:
     """(num, p) draws."""
-    mean, root = gaussian.mean, _factored(gaussian.covariance)
+    mean, root = gaussian.mean, cholesky(gaussian.covariance)
     noise = rng.normal(num, len(mean), device=mean.device, dtype=mean.dtype)
     return mean + noise @ root.mT
 
@@ -203,7 +223,7 @@ def root(covariance: Tensor) -> Tensor:
 
 def kl(one: Gaussian, other: Gaussian) -> Tensor:
     """KL[one || other] in nats."""
-    root, root_other = _factored(one.covariance), _factored(other.covariance)
+    root, root_other = cholesky(one.covariance), cholesky(other.covariance)
     shift = (one.mean - other.mean).unsqueeze(1)
     shift = torch.linalg.solve_triangular(root_other, shift, upper=False)
     scaled = torch.linalg.solve_triangular(root_other, root, upper=False)
@@ -214,19 +234,19 @@ def kl(one: Gaussian, other: Gaussian) -> Tensor:
 
 def wasserstein(one: Gaussian, other: Gaussian) -> Tensor:
     """Squared 2-Wasserstein distance (Kim et al. 2022, Eq. 15)."""
-    root = _factored(one.covariance)
+    root = cholesky(one.covariance)
     cross = torch.linalg.eigvalsh(root.mT @ other.covariance @ root).clamp_min(0).sqrt().sum()
     traces = one.covariance.trace() + other.covariance.trace()
     squared: Tensor = (one.mean - other.mean).square().sum() + traces - 2 * cross
     return squared
 
 
-def _with_one(x: Tensor) -> Tensor:
+def with_one(x: Tensor) -> Tensor:
     """Inputs (n, d) with a 1 appended."""
     return torch.cat([x, x.new_ones(len(x), 1)], 1)
 
 
-def _slope(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, theta: Tensor) -> Tensor:
+def slope_of(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, theta: Tensor) -> Tensor:
     """The gradient of Σ w f at one theta (p,)."""
     slope: Tensor = grad(lambda theta: model.log_likelihood(theta.unsqueeze(0), x, y)[0] @ weight)(
         theta
@@ -245,7 +265,7 @@ def _check_positive(**values: float) -> None:
             )
 
 
-def _factored(matrix: Tensor) -> Tensor:
+def cholesky(matrix: Tensor) -> Tensor:
     """The Cholesky factor; NaN where rounding leaves none, so that the run ends as diverged."""
     factor, info = torch.linalg.cholesky_ex(matrix)
     return torch.where(info == 0, factor, math.nan)

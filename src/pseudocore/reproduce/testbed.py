@@ -39,12 +39,11 @@ from pseudocore.core.registry import did_you_mean
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Examples
 from pseudocore.data.toys import GaussianLocation
-from pseudocore.methods.bayes import psvi
 from pseudocore.methods.bayes.bpc_rkl import reverse_kl
 from pseudocore.methods.bayes.bpc_w import relative_distance
-from pseudocore.methods.bayes.psvi import Points
-from pseudocore.objectives import unroll
+from pseudocore.objectives import kl_gradient, unroll
 from pseudocore.objectives.contrast import contrast
+from pseudocore.objectives.kl_gradient import Points
 from pseudocore.objectives.small_models import Gaussian, Location, draw, kl, wasserstein
 from pseudocore.training.optimisers import adam, cosine, start
 
@@ -255,7 +254,7 @@ def _contrastive_divergence(task: _Task, points: Points, rng: Rng) -> Points:
 
 def _psvi(task: _Task, points: Points, rng: Rng) -> Points:
     q, data = task.posterior(points), Examples(task.x, task.x.new_zeros(len(task.x)).long())
-    return psvi.gradient(
+    return kl_gradient.gradient(
         task.model, points, data, 1.0, q, draw(q, task.bed.num_draws, rng("draws"))
     )[0]
 

@@ -33,7 +33,9 @@ this the exact gradient of the KL between Laplace's approximations.
 
 Cost per step: `Softmax.num_newton` Newton steps on the coreset, each a factor of p × p for p
 parameters (at most `MAX_PARAMETERS`); over draws, a pass of the data under `num_draws` parameters
-too. Moments begin with a Newton search on all data.
+too. Moments begin with a Newton search on all data. Where p is large and M points × k classes are
+fewer, the factors are Mk × Mk (`objectives/factored_softmax.py`), and p is at most `MAX_FACTORED`:
+the curvature of the data is still p × p.
 
 Deviations:
   D1. Adam along a cosine in place of the papers' plain steps $\gamma_t \propto 1/t$, on points in
@@ -51,7 +53,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from pseudocore.core.budget import Budget
 from pseudocore.core.config import Count, NonNegative, Range
@@ -61,8 +62,10 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Examples
-from pseudocore.objectives import small_models
+from pseudocore.objectives import factored_softmax, small_models
+from pseudocore.objectives.factored_softmax import FactoredGaussian
 from pseudocore.objectives.initial import Initial, initial_inputs
+from pseudocore.objectives.kl_gradient import Points, gradient
 from pseudocore.objectives.small_models import (
     AffineRegression,
     Gaussian,
@@ -77,6 +80,14 @@ from pseudocore.training.optimisers import adam, cosine, start, tree_map
 MAX_PARAMETERS = 3000
 """Limit on the model's parameters, whose covariance is factored at every step."""
 
+FACTORED_FROM, MAX_FACTORED = 500, 8000
+"""Parameters between which factors are of points × classes, where these are fewer; 8,000 are 512 MB
+for the curvature of the data, and five times that while it is made.
+"""
+
+TOLERANCE = 1e-9
+"""Relative length of the last Newton step on all data, where steps are long to compute."""
+
 NEWTON_FROM_ZERO = 10
 """Newton steps to the first mode."""
 
@@ -84,12 +95,6 @@ BETAS = 0.9, 0.95
 """Adam's. The gradient falls by orders of magnitude within a hundred steps, over which the usual
 .999 would keep dividing by its first size.
 """
-
-
-class Points(NamedTuple):
-    x: Tensor  # model inputs (M, ...)
-    y: Tensor  # labels (M,), or targets (M, 1)
-    weight: Tensor  # (M,)
 
 
 class PSVIState(NamedTuple):
@@ -139,19 +144,22 @@ class PSVI(Budget):
     """Noise added to initial points that are learned, in standard deviations of the data."""
 
     def init(self, problem: Problem, rng: Rng) -> PSVIState:
-        model = small_model(problem)
+        model = self._model(problem)
         x, y = initial_inputs(problem, self.counts(problem), self.initial, rng)
         weight = problem.mass(y).to(x)
         every = Examples(*problem.batch(torch.arange(problem.num_train)))
         return _begin(self, model, every, Points(x, y, weight), rng("jitter"))
 
     def step(self, problem: Problem, state: PSVIState, rng: Rng) -> tuple[PSVIState, PSVIInfo]:
-        return _advance(self, small_model(problem), problem.batch, problem.num_train, state, rng)
+        return _advance(self, self._model(problem), problem.batch, problem.num_train, state, rng)
 
     def coreset(self, problem: Problem, state: PSVIState) -> Coreset:
         x, y, weight = state.points
         y = problem.likelihood.raw_targets(y)
         return Coreset(problem.pixels(x).cpu(), y.cpu(), weight.cpu())
+
+    def _model(self, problem: Problem) -> SmallModel:
+        return small_model(problem, self.covariance == "moments", sum(self.counts(problem)))
 
 
 def condense(
@@ -185,65 +193,6 @@ def condense(
     return Coreset(*state.points)
 
 
-def gradient(
-    model: SmallModel,
-    points: Points,
-    data: Examples | Quadratic,
-    scale: float,
-    q: Gaussian,
-    draws: Tensor | None,
-) -> tuple[Points, Tensor]:
-    """Eq. (4) in points, targets (0 for labels) and weights; and the variance of P.
-
-    `scale` times the sum over `data` is the full data's, unless it is an expansion. `draws` (S, p)
-    are of `q`, whose moments are used when they are None or `data` is an expansion.
-    """
-    if draws is not None and not isinstance(data, Quadratic):
-        covariance, spread = _over_draws(model, points, data, scale, draws)
-    else:
-        if not isinstance(data, Quadratic):
-            data = expand(model, *data, data.x.new_full((len(data.x),), scale), q.mean)
-        covariance, spread = _from_moments(model, points, data, q)
-
-    def objective(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        return -covariance(Points(x, y, weight))
-
-    if points.y.is_floating_point():
-        return Points(*grad(objective, argnums=(0, 1, 2))(*points)), spread
-    x, weight = grad(objective, argnums=(0, 2))(*points)
-    return Points(x, torch.zeros_like(weight), weight), spread
-
-
-Covariance = Callable[[Points], Tensor]
-"""Cov[Σ w f(u, θ), P(θ)] as a function of the points, with P fixed."""
-
-
-def _over_draws(
-    model: SmallModel, points: Points, data: Examples, scale: float, draws: Tensor
-) -> tuple[Covariance, Tensor]:
-    def total(points: Points) -> Tensor:
-        return model.log_likelihood(draws, points.x, points.y) @ points.weight  # (S,)
-
-    rest = scale * model.log_likelihood(draws, *data).sum(1) - total(points)
-    rest, num = rest - rest.mean(), len(draws) - 1  # D2; centring one of the two is enough
-    return lambda points: total(points) @ rest / num, rest @ rest / num
-
-
-def _from_moments(
-    model: SmallModel, points: Points, data: Quadratic, q: Gaussian
-) -> tuple[Covariance, Tensor]:
-    own = expand(model, *points, q.mean)
-    slope, curvature = data.slope_at(q.mean) - own.slope, data.curvature - own.curvature  # of P
-    right = q.covariance @ curvature @ q.covariance
-    bend: Tensor = grad(lambda theta: 0.5 * (model.curvature(theta, *points) * right).sum())(q.mean)
-
-    def covariance(points: Points) -> Tensor:
-        own = expand(model, *points, q.mean)
-        return own.slope @ q.covariance @ (slope + bend) + 0.5 * (own.curvature * right).sum()
-
-    return covariance, slope @ q.covariance @ slope + 0.5 * (curvature * right).sum()
-
-
 def _begin(method: PSVI, model: SmallModel, data: Examples, points: Points, rng: Rng) -> PSVIState:
     every = _flat(Points(*data, data.x.new_ones(len(data.x))))
     root = small_models.root(torch.cov(every.x.mT, correction=0).view(2 * every.x.shape[1:]))
@@ -252,25 +201,27 @@ def _begin(method: PSVI, model: SmallModel, data: Examples, points: Points, rng:
         noise = method.jitter * noise @ root.mT
         points = points._replace(x=points.x + noise.view_as(points.x).to(points.x))
 
-    def posterior(points: Points) -> Gaussian:
-        num_newton = NEWTON_FROM_ZERO if model.num_newton > 1 else 1
-        q = small_models.posterior(model, *points, num_newton=num_newton)
-        if not q.covariance.isfinite().all():  # in float64: the prior alone bounds some directions
-            raise ConfigError(
-                f"psvi cannot invert the curvature of its initial posterior with prior_scale = "
-                f"{model.prior:g} and jitter = {method.jitter:g}; smaller values would work",
-                code="posterior-not-invertible",
-                prior_scale=model.prior,
-                jitter=method.jitter,
-            )
-        return q
-
-    mode, expansion = posterior(_flat(points)).mean, Quadratic(*root.new_empty(3, 0))
-    if method.covariance == "moments":
-        expansion = expand(model, *every, posterior(every).mean)
+    q = _posterior(method, model, _flat(points), None, NEWTON_FROM_ZERO)
+    within = q.omega if isinstance(q, FactoredGaussian) else q.covariance
+    expansion = Quadratic(*root.new_empty(3, 0))
+    is_bounded = bool(within.isfinite().all())
+    if is_bounded and method.covariance == "moments":
+        tolerance = TOLERANCE if isinstance(q, FactoredGaussian) else 0.0
+        num = NEWTON_FROM_ZERO if model.num_newton > 1 else 1
+        at = small_models.mode(model, *every, num_newton=num, tolerance=tolerance)
+        expansion = expand(model, *every, at)
+        is_bounded = bool(at.isfinite().all())
+    if not is_bounded:  # in float64: the prior alone bounds some directions
+        raise ConfigError(
+            f"psvi cannot invert the curvature of its initial posterior with prior_scale = "
+            f"{model.prior:g} and jitter = {method.jitter:g}; smaller values would work",
+            code="posterior-not-invertible",
+            prior_scale=model.prior,
+            jitter=method.jitter,
+        )
     x, y, weight = points
     moments = start(Points(x.flatten(1), y if y.is_floating_point() else weight, weight))
-    return PSVIState(points, mode, moments, root, expansion, weight.new_zeros(()))
+    return PSVIState(points, q.mean, moments, root, expansion, weight.new_zeros(()))
 
 
 def _advance(
@@ -283,10 +234,10 @@ def _advance(
 ) -> tuple[PSVIState, PSVIInfo]:
     """One step; `batch` gives inputs and targets of some of the `num` real examples."""
     points, flat = state.points, _flat(state.points)
-    q = small_models.posterior(model, *flat, start=state.mode, num_newton=model.num_newton)
+    q = _posterior(method, model, flat, state.mode, model.num_newton)
     data: Examples | Quadratic = state.data
     scale, draws = 1.0, None
-    if method.covariance == "draws":
+    if isinstance(q, Gaussian) and method.covariance == "draws":
         size, device = method.batch_size, flat.x.device
         index = torch.arange(num, device=device)
         if size is not None:
@@ -307,19 +258,38 @@ def _advance(
     return PSVIState(new, q.mean, moments, state.root, state.data, state.step + 1), info
 
 
+def _posterior(
+    method: PSVI, model: SmallModel, points: Points, start: Tensor | None, num_newton: int
+) -> Gaussian | FactoredGaussian:
+    """Factored where that is smaller, and worth it."""
+    num = model.num_parameters(points.x.shape[1])
+    num_newton = num_newton if model.num_newton > 1 else 1
+    if (
+        method.covariance == "moments"
+        and isinstance(model, Softmax)
+        and num >= FACTORED_FROM
+        and len(points.x) * model.num_classes < num
+    ):
+        return factored_softmax.posterior(model, *points, start=start, num_newton=num_newton)
+    return small_models.posterior(model, *points, start=start, num_newton=num_newton)
+
+
 def _flat(points: Points) -> Points:
     """In float64 and with vectors as inputs, for the algebra of posteriors."""
     y = points.y.double() if points.y.is_floating_point() else points.y
     return Points(points.x.flatten(1).double(), y, points.weight.double())
 
 
-def small_model(problem: Problem) -> SmallModel:
+def small_model(problem: Problem, moments: bool, num_points: int) -> SmallModel:
     """Logistic or linear regression on the network inputs with the problem's prior and noise."""
     name, num = problem.model.describe().get("name"), problem.model.num_parameters
-    if name != "linear" or num > MAX_PARAMETERS:
+    is_factored = moments and problem.task == "classification"
+    is_factored &= num_points * problem.num_classes < num
+    if name != "linear" or num > (MAX_FACTORED if is_factored else MAX_PARAMETERS):
         raise ConfigError(
-            f"psvi needs --model linear, logistic or linear regression, with at most {MAX_PARAMETERS:,} "
-            f"parameters, whose covariance it factors; the network is {name} with {num:,}",
+            "psvi needs --model linear, logistic or linear regression, with at most"
+            f" {MAX_PARAMETERS:,} parameters, or {MAX_FACTORED:,} with covariance = 'moments' and"
+            f" fewer points × classes than parameters; the network is {name} with {num:,}",
             code="model-not-supported",
             model=name,
             num_parameters=num,
