@@ -26,7 +26,7 @@ def assemble(raw: Raw, name: str, reading: Reading) -> Dataset:
         reading.refuse(("labels",), raw.halves[0].what, "it brings labels of its own")
     names: tuple[str, ...] = ()
     own, what_y = [half.y for half in raw.halves], [half.what_y for half in raw.halves]
-    task, said_of_y = targets.task_of(own, reading.task or raw.task)
+    task, said_of_y = targets.task_of(own, what_y[0], reading.task or raw.task)
     if task == "regression":
         y, num_classes = targets.numbers(own, what_y), 1
     else:

@@ -14,20 +14,40 @@ SUPPORTED = "one class or one number per example is supported"
 """What is said beside every refusal of another kind of target."""
 
 
-def task_of(parts: Sequence[Any], asked: Task | None) -> tuple[Task, str]:
+_MAX_CLASSES, _FEWEST_ROWS = 20, 10
+"""More whole numbers than this, with fewer rows each, may be classes or numbers."""
+
+
+def task_of(parts: Sequence[Any], what: str, asked: Task | None) -> tuple[Task, str]:
     """The task asked for; by default regression where the training targets hold fractions. Also a
-    note on what was decided.
+    note on what was decided. Whole numbers that may be either are refused.
     """
     if asked is not None:
         return asked, ""
     y = _column(parts[0])
+    if y.ndim == 1 and y.dtype.kind in "iu":
+        _refuse_unclear(y, what)
     if y.ndim != 1 or y.dtype.kind != "f":
         return "classification", ""
     with np.errstate(invalid="ignore"):
         has_fractions = bool((np.isfinite(y) & (y != np.rint(y))).any())
     if has_fractions:
         return "regression", "the targets hold fractions: this is a regression"
+    _refuse_unclear(y[np.isfinite(y)], what)
     return "classification", ""
+
+
+def _refuse_unclear(y: np.ndarray, what: str) -> None:
+    """Refuse many whole numbers of few rows each, unless they are 0, 1, 2, …."""
+    values = np.unique(y)
+    is_few = len(values) <= max(_MAX_CLASSES, len(y) / _FEWEST_ROWS)
+    if not is_few and not np.array_equal(values, np.arange(len(values))):
+        raise DataError(
+            f"{what} holds {len(values)} different whole numbers in {len(y)} rows; say task ="
+            " 'regression' if they are numbers, 'classification' if they are classes",
+            code="unclear-task",
+            where=what,
+        )
 
 
 def numbers(parts: Sequence[Any], what: Sequence[str]) -> list[Tensor]:

@@ -2,7 +2,7 @@
 numbers behind the report's figures.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +21,7 @@ from pseudocore.evaluation.metrics import Metrics, Spread, in_batches, measure, 
 from pseudocore.evaluation.names import DETAILS, format_metric, metric_title, num_digits
 from pseudocore.evaluation.published_metrics import published_scores
 from pseudocore.evaluation.regression import RegressionMetrics
+from pseudocore.evaluation.result import Result
 from pseudocore.evaluation.robustness import (
     Corrupted,
     corrupted_scores,
@@ -58,7 +59,7 @@ class Extras(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Evaluation(Mapping[str, Any]):
+class Evaluation(Result):
     """The scores of an inference on a coreset; also a mapping of the same entries."""
 
     inference: str
@@ -120,15 +121,6 @@ class Evaluation(Mapping[str, Any]):
             if name not in DETAILS
         )
         return f"Evaluation({self.inference} on {self.data}: {scores}; {self.seeds} seeds)"
-
-    def __getitem__(self, name: str) -> Any:
-        return self.to_dict()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.to_dict())
-
-    def __len__(self) -> int:
-        return len(self.to_dict())
 
 
 class _Seed(NamedTuple):

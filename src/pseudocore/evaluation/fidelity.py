@@ -20,7 +20,7 @@ of `evaluation/regression.py`.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -33,6 +33,7 @@ from pseudocore.evaluation.metrics import Spread
 from pseudocore.evaluation.names import format_metric, metric_title, num_digits
 from pseudocore.evaluation.regression import distances
 from pseudocore.evaluation.regression import nll as nll_of
+from pseudocore.evaluation.result import Result
 from pseudocore.evaluation.robustness import entropy
 from pseudocore.inference.full_posterior import FullPredictions
 from pseudocore.objectives.small_models import Gaussian, kl, wasserstein
@@ -49,7 +50,7 @@ PREFIX = "fidelity_"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Fidelity(Mapping[str, Any]):
+class Fidelity(Result):
     """The distance from full-data inference; also a mapping of the same entries."""
 
     inference: str
@@ -159,15 +160,6 @@ class Fidelity(Mapping[str, Any]):
                 f"{floor}, {format_metric(self.floor_tv)}",
             )
         return f"Fidelity({self.inference} on {self.data}: {own} to {self.reference}; {floor})"
-
-    def __getitem__(self, name: str) -> Any:
-        return self.to_dict()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.to_dict())
-
-    def __len__(self) -> int:
-        return len(self.to_dict())
 
 
 def point_distances(full: Tensor, other: Tensor) -> dict[str, Tensor]:

@@ -19,12 +19,12 @@ random examples under its own has $s(0) = 0.269$.
 """
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from pseudocore.evaluation.metrics import Spread
 from pseudocore.evaluation.names import format_metric
+from pseudocore.evaluation.result import Result
 
 TITLES = {
     "lrs": "label-robust score ↑",
@@ -72,7 +72,7 @@ def scores(found: Accuracies, weight: float = 0.5) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Ranking(Mapping[str, Any]):
+class Ranking(Result):
     """The scores of a distilled set; also a mapping of the same entries."""
 
     data: str
@@ -118,12 +118,3 @@ class Ranking(Mapping[str, Any]):
     def __repr__(self) -> str:
         ars = f", ARS {format_metric(self.ars)}" if "ars" in self.metrics else ""
         return f"Ranking({self.inference} on {self.data}: LRS {format_metric(self.lrs)}{ars})"
-
-    def __getitem__(self, name: str) -> Any:
-        return self.to_dict()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.to_dict())
-
-    def __len__(self) -> int:
-        return len(self.to_dict())

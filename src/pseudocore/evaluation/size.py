@@ -5,7 +5,7 @@ a bound holds with confidence c if the c-quantile of $\bar\kappa$, over bootstra
 seeds and inputs, is within it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.evaluation.fidelity import point_distances, resampled_means
+from pseudocore.evaluation.result import Result
 
 
 class Row(NamedTuple):
@@ -39,7 +40,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Size(Mapping[str, Any]):
+class Size(Result):
     """The answer and the way to it; also a mapping of the same entries."""
 
     data: str
@@ -105,15 +106,6 @@ class Size(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"Size({self.data}: {self.sentence()})"
-
-    def __getitem__(self, name: str) -> Any:
-        return self.to_dict()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.to_dict())
-
-    def __len__(self) -> int:
-        return len(self.to_dict())
 
 
 def chosen(rows: Sequence[Row]) -> Row:

@@ -1,5 +1,6 @@
 """What the CIFAR networks share: settings, the check of image sizes, norms and units."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -16,7 +17,7 @@ Size = int | tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CifarNetwork:
+class CifarNetwork(ABC):
     """Settings of a network for small images."""
 
     width: Count = 64
@@ -48,9 +49,9 @@ class CifarNetwork:
         description = {"name": name, "width": self.width, "norm": self.norm, "init": self.init}
         return FlatModel(body, num_features, num_classes, description, self.init)
 
+    @abstractmethod
     def layers(self, channels: int, padding: int) -> tuple[list[nn.Module], int]:
         """The body on images of some channels, the first convolution padded, and its features."""
-        raise NotImplementedError
 
 
 class Residual(nn.Module):

@@ -81,17 +81,20 @@ def loss(mean: Tensor, y: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def moved(
-    objective: Callable[[Any], tuple[Tensor, Any]],
+    objective: Callable[[Any], tuple[Tensor, Tensor]],
     learned: Any,
     moments: Any,
     step_sizes: Sequence[Tensor],
-) -> tuple[Any, Any, Any]:
-    """What is `learned` and its moments after a step of Adam, and what the objective gives beside
-    its value.
-    """
-    gradient, aux = grad(objective, has_aux=True)(learned)
+) -> tuple[Any, Any, Tensor, Tensor]:
+    """What is `learned` and its moments after a step of Adam, and both that the objective gives."""
+
+    def with_value(learned: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        value, predictions = objective(learned)
+        return value, (value.detach(), predictions.detach())
+
+    gradient, (value, predictions) = grad(with_value, has_aux=True)(learned)
     change, moments = adam(gradient, moments, step_sizes)
-    return tree_map(torch.sub, learned, change), moments, aux
+    return tree_map(torch.sub, learned, change), moments, value, predictions
 
 
 def step(
@@ -105,11 +108,6 @@ def step(
 
     `objective` gives the loss and the log-probabilities of the labels y.
     """
-
-    def with_aux(learned: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        value, log_probs = objective(learned)
-        return value, (value.detach(), log_probs.detach())
-
-    new, moments, (value, log_probs) = moved(with_aux, learned, moments, step_sizes)
+    new, moments, value, log_probs = moved(objective, learned, moments, step_sizes)
     accuracy = (log_probs.argmax(1) == y).to(value.dtype).mean()
     return new, moments, RegressionInfo(value, accuracy, new.log_scale.exp())

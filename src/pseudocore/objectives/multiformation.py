@@ -48,6 +48,8 @@ def begin(
 
 def decode(x: Tensor, *rows: Tensor, factor: int = 1, mirror: bool = False) -> tuple[Tensor, ...]:
     """The images that stored ones (M, ...) decode to, with rows (M, ...) repeated for each."""
+    if factor == 1 and not mirror:
+        return x, *rows
     x, rows = split(x, factor), tuple(repeat(row, factor) for row in rows)
     return (mirrored(x), *(torch.cat([row, row]) for row in rows)) if mirror else (x, *rows)
 

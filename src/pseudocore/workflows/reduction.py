@@ -148,7 +148,9 @@ def run_reduction(
             made = networks(method.also, problem.dataset)
             also = tuple(replace(problem, model=each, reference=None) for each in made)
             problem = replace(problem, also=also)
-        problem = with_reference(problem, method)
+        is_taught = isinstance(method, NeedsReference) and bool(method.needs_reference)
+        if is_taught:
+            problem = with_reference(problem, method)
         if isinstance(method, Selector):
             coreset = method.select(problem, Rng(reduction.seed))
             outcome = Outcome(coreset, "finished", "", 0, time.monotonic() - began)
@@ -174,7 +176,6 @@ def run_reduction(
         coreset = coreset.with_provenance(nearest=nearest(problem, coreset).tolist())
     if encoding := problem.dataset.encoding:
         coreset = coreset.with_provenance(encoding=list(encoding))
-    is_taught = isinstance(method, NeedsReference) and method.needs_reference
     if is_taught and problem.reference is not None:
         coreset = coreset.with_provenance(learned_from=problem.reference.label)
     coreset = replace(coreset, contract=contract_of(reduction, problem, coreset))

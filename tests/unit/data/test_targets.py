@@ -59,6 +59,18 @@ def test_whole_numbers_are_classes_unless_said() -> None:
     assert data.train.y.dtype == torch.float64
 
 
+@pytest.mark.parametrize("dtype", [int, float])
+def test_many_whole_numbers_of_few_rows_are_asked_about(dtype: type) -> None:
+    """As the targets of scikit-learn's `load_diabetes`; 0, 1, 2, … are classes all the same."""
+    x, y = np.random.default_rng(0).normal(size=(100, 2)), 25 + 3 * (np.arange(100) % 30)
+    with pytest.raises(DataError, match="30 different whole numbers in 100 rows; say task = 'reg"):
+        pseudocore.dataset(x, y.astype(dtype))
+    assert pseudocore.dataset(x, y.astype(dtype), task="regression").num_classes == 1
+    assert pseudocore.dataset(x, y.astype(dtype), task="classification").num_classes == 30
+    assert pseudocore.dataset(x, (y - 25).astype(dtype) // 3).num_classes == 30
+    assert pseudocore.dataset(np.tile(x, (4, 1)), np.tile(y, 4)).num_classes == 30
+
+
 def test_an_import_keeps_its_task(tmp_path: Path) -> None:
     np.savez(tmp_path / "counts.npz", X=X, y=np.arange(20.0))
     path = import_dataset(tmp_path / "counts.npz", "counts", tmp_path, Reading(task="regression"))

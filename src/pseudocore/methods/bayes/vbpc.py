@@ -50,7 +50,7 @@ Deviations:
       $\sum_m w_m$ points: the loss is the evidence bound of all data (`vbpc_regression.py`).
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -90,7 +90,7 @@ class VBPCState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
+class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings, ABC):
     """What VBPC and FRePo share: all but the loss."""
 
     assumes: ClassVar[str | None] = "last-layer-vi"
@@ -112,15 +112,15 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
     """Decay of a moving average of the iterates that becomes the coreset; 0 takes the last iterate.
     """
 
+    @abstractmethod
     def initial_variance(self) -> float:
         """Where the prior variance starts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(
         self, problem: Problem, learned: VBPCLearned, features: Tensor, real: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The loss, and log-probabilities (n, classes) of the real examples."""
-        raise NotImplementedError
 
     def targets(self, problem: Problem, index: Tensor, y: Tensor) -> Tensor:
         """What predictions for the training points at `index` are compared with: their labels."""
@@ -169,7 +169,9 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
         weight_lr = self.weight_lr if self.weighting == "learned" else 0.0
         sizes = (self.image_lr, self.label_lr, self.image_lr, self.image_lr, weight_lr)
         rates = [decay * size for size in sizes]
-        new, moments, info = self.moved(problem, objective, state, rates, y)
+        move = vbpc_regression.moved if problem.task == "regression" else kernel_regression.step
+        info: Any
+        new, moments, info = move(objective, state.learned, state.moments, rates, y)
         average = tree_map(
             lambda old, part: old + (1 - self.averaging) * (part - old), state.average, new
         )
@@ -186,17 +188,6 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings):
             weight=self.relative(points),
         )
         return VBPCState(new, average, moments, networks, state.step + 1), info
-
-    def moved(
-        self,
-        problem: Problem,
-        objective: Callable[[VBPCLearned], tuple[Tensor, Tensor]],
-        state: VBPCState,
-        rates: Sequence[Tensor],
-        y: Tensor,
-    ) -> tuple[VBPCLearned, Any, Any]:
-        """What is learned, its moments and the info after a step of Adam."""
-        return kernel_regression.step(objective, state.learned, state.moments, rates, y)
 
     def coreset(self, problem: Problem, state: VBPCState) -> Coreset:
         x, y, log_scale, log_variance, log_weight = state.average
@@ -288,18 +279,6 @@ class VBPC(FeatureRegression):
         nll = -label_log_likelihood(log_probs, y).mean()
         divergence = self.kl_weight / problem.num_train * gaussian.kl(posterior).sum()
         return nll + divergence, log_probs  # Eq. (27)
-
-    def moved(
-        self,
-        problem: Problem,
-        objective: Callable[[VBPCLearned], tuple[Tensor, Tensor]],
-        state: VBPCState,
-        rates: Sequence[Tensor],
-        y: Tensor,
-    ) -> tuple[VBPCLearned, Any, Any]:
-        if problem.task == "regression":
-            return vbpc_regression.moved(objective, state.learned, state.moments, rates, y)
-        return super().moved(problem, objective, state, rates, y)
 
 
 def _full_predictive(problem: Problem) -> Tensor:

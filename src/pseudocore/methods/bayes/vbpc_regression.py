@@ -79,10 +79,5 @@ def moved(
     y: Tensor,
 ) -> tuple["VBPCLearned", Any, NumbersInfo]:
     """What is learned, its moments and the info after a step of Adam."""
-
-    def with_aux(learned: "VBPCLearned") -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        value, mean = objective(learned)
-        return value, (value.detach(), mean.detach())
-
-    new, moments, (value, mean) = kernel_regression.moved(with_aux, learned, moments, rates)
+    new, moments, value, mean = kernel_regression.moved(objective, learned, moments, rates)
     return new, moments, NumbersInfo(value, (mean - y).square().mean().sqrt())

@@ -30,6 +30,7 @@ Deviations:
       "Generalized kernel thinning"), and at most 8,192 examples of a class.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -52,7 +53,7 @@ MAX_HALVED = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelSettings(Pretraining, SelectorSettings):
+class KernelSettings(Pretraining, SelectorSettings, ABC):
     """What a kernel compares, and how far it reaches."""
 
     tasks = BOTH
@@ -78,8 +79,9 @@ class KernelSettings(Pretraining, SelectorSettings):
 
         return choose(problem, self, rule, layer if self.space == "network" else None)
 
+    @abstractmethod
     def _places(self, x: Tensor, num: int, length: float, rng: Rng) -> Tensor:
-        raise NotImplementedError
+        """The rows of x to select, (num,), by a kernel of this length scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
