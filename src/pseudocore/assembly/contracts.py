@@ -233,7 +233,7 @@ def _likelihood(contract: Contract) -> Likelihood | None:
 
 def _own_data(setup: Setup) -> Dataset:
     """The data a coreset was made from."""
-    if hugging_face.is_name(setup.data):
+    if setup.data.startswith(hugging_face.PREFIX):
         raise ConfigError(
             f"the coreset was made from {setup.data}, which a file cannot make be fetched; name it"
             f" yourself (--data {setup.data}, or data=)",

@@ -148,7 +148,7 @@ def _whole(source: Any, reading: Reading, root: Path | None) -> Dataset | None:
     """The data set of a source that is one already, or has a reader of its own."""
     if isinstance(source, Dataset):
         return adapted(source, reading)
-    if isinstance(source, str) and hugging_face.is_name(source):
+    if isinstance(source, str) and source.startswith(hugging_face.PREFIX):
         return None
     if isinstance(source, str | Path):
         return sources.load(source, root=root, reading=reading)
@@ -157,7 +157,7 @@ def _whole(source: Any, reading: Reading, root: Path | None) -> Dataset | None:
 
 def _raw(source: Any, reading: Reading, what: str) -> tuple[Raw, str]:
     """What a source holds, and its name; `what` to call it if it has no name."""
-    if isinstance(source, str) and hugging_face.is_name(source):
+    if isinstance(source, str) and source.startswith(hugging_face.PREFIX):
         return hugging_face.read(hugging_face.load(source), reading, source), source
     if isinstance(source, str | Path):
         path = Path(source).expanduser()

@@ -16,18 +16,15 @@ from pseudocore.data.frames import table_of_arrow
 from pseudocore.data.reading import Half, Raw, Reading
 from pseudocore.data.tables import Rows, take_target
 
-_PREFIX = "hf://"
+PREFIX = "hf://"
+"""How the names of its data sets begin."""
 _TEST_SPLITS = ("test", "validation", "valid", "val")
-
-
-def is_name(text: str) -> bool:
-    return text.startswith(_PREFIX)
 
 
 def load(name: str) -> Any:
     """The data set `hf://OWNER/NAME` or `hf://OWNER/NAME:CONFIGURATION`, all its splits."""
     library = optional_module("datasets", "datasets", "huggingface")
-    path = name.removeprefix(_PREFIX).removeprefix("datasets/")
+    path = name.removeprefix(PREFIX).removeprefix("datasets/")
     path, _, configuration = path.partition(":")
     if not path:
         message = f"{name!r} names no data set; write hf://OWNER/NAME"
