@@ -39,8 +39,9 @@ from pseudocore.workflows.arguments import (
     reduction_of,
 )
 from pseudocore.workflows.experts import train_experts
+from pseudocore.workflows.on_engine import refuse_objects
 from pseudocore.workflows.progress import progress as progress_bar
-from pseudocore.workflows.reduction import OnLog
+from pseudocore.workflows.reduction import OnLog, check_engine
 from pseudocore.workflows.reduction import ReduceResult as ReduceResult
 from pseudocore.workflows.reduction import resolved as resolved
 from pseudocore.workflows.reduction import run_reduction as run_reduction
@@ -60,6 +61,8 @@ def reduce(
     out: str | Path | None = None,
     device: str = "auto",
     compile: Compile = "auto",
+    shard_size: int | None = None,
+    engine: Kind | Engine | None = None,
     on_log: OnLog | None = None,
     progress: bool = False,
     checkpoint_every: int = 1000,
@@ -82,6 +85,10 @@ def reduce(
         out: A folder to keep the run in, as the command line does. Defaults to none.
         device: "auto", "cpu" or "cuda".
         compile: Whether steps on a GPU are captured and compiled: "auto", "on" or "off".
+        shard_size: Examples of a shard: select in two rounds, from each shard and then from what
+            they gave, with one shard in memory at a time. Defaults to one round.
+        engine: Select from shards by workers: "local", "ray", "submitit", or an `Engine`; `data` and
+            `model` must be names or paths, and `out` given. Defaults to this process.
         on_log: Called with a step's number and its values.
         progress: Whether to draw a progress bar.
         checkpoint_every: Steps between checkpoints in `out`.
@@ -97,6 +104,16 @@ def reduce(
     """
     named, backbone = described_features(features)
     reduction, network = reduction_of(method, data, model, preset, seed, {**options, **named})
+    reduction = replace(reduction, shard_size=shard_size or reduction.shard_size)
+    check_engine(reduction, None if engine is None else engine_of(engine))
+    if engine is not None:
+        in_memory = not (data is None or isinstance(data, str | Path))
+        refuse_objects({"data": in_memory, "model": network is not None})
+        if out is None:
+            raise ConfigError(
+                "the workers of an engine need a folder for what they select; name it (out)",
+                code="engine-needs-folder",
+            )
     history: list[dict[str, float]] = []
     name = methods.name_of(reduction.method)
     with profiling.recording():
@@ -121,6 +138,7 @@ def reduce(
                 reduction,
                 problem,
                 folder,
+                engine=None if engine is None else engine_of(engine),
                 on_log=log,
                 compile=compile,
                 checkpoint_every=checkpoint_every,

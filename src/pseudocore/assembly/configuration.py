@@ -20,12 +20,16 @@ class Reduction:
     evaluate: Mapping[str, Any] | None = None
     """Name and options of the inference the coreset is meant for: the default of `evaluate`."""
 
+    shard_size: int | None = None
+    """Examples of a shard, where a selector selects in two rounds."""
+
     def to_config(self) -> dict[str, Any]:
         return {
             "method": methods.name_of(self.method),
             "seed": self.seed,
             "setup": config.to_dict(self.setup),
             "options": config.to_dict(self.method),
+            **({"shard_size": self.shard_size} if self.shard_size else {}),
             **({"evaluate": dict(self.evaluate)} if self.evaluate else {}),
         }
 
@@ -38,7 +42,8 @@ class Reduction:
         (method, setup, _), problems = _build_all(table)
         if problems:
             raise ConfigError("; ".join(problems), code="invalid-options", problems=problems)
-        return cls(method, setup, table.get("seed", 0), dict(table.get("evaluate", {})) or None)
+        evaluate = dict(table.get("evaluate", {})) or None
+        return cls(method, setup, table.get("seed", 0), evaluate, table.get("shard_size"))
 
 
 def check_tables(table: Mapping[str, Any], *, what: str = "a configuration") -> None:
@@ -67,6 +72,7 @@ _KINDS = {
     "method": "a text",
     "data": "a text",
     "seed": "a whole number",
+    "shard_size": "a whole number",
     "setup": "a table",
     "options": "a table",
     "evaluate": "a table",

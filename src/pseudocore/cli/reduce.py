@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from cyclopts import App, Parameter, validators
 from pseudocore import loggers
 from pseudocore.assembly import Reduction, Setup, build
 from pseudocore.assembly.presets import read as read_preset
+from pseudocore.cli import engine
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import err, hint, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, CompileMode, Device, Json, Switch, Whole
@@ -22,7 +24,13 @@ from pseudocore.core.types import Iterative
 from pseudocore.runtime.loop import Outcome
 from pseudocore.runtime.profiling import recording
 from pseudocore.store.run_folder import Run
-from pseudocore.workflows.reduction import OnLog, configuration, resolved, run_reduction
+from pseudocore.workflows.reduction import (
+    OnLog,
+    check_engine,
+    configuration,
+    resolved,
+    run_reduction,
+)
 
 NAME = "reduce"
 
@@ -34,7 +42,7 @@ def make_app(words: Sequence[str]) -> App:
     of_setup = flagging.parameters(Setup, "Data and model", skip=["data"])
     app = App(name=NAME)
     app.command(
-        flagging.extend(_verb(entry, words), [*of_method, *of_setup]),
+        flagging.extend(_verb(entry, words), [*of_method, *of_setup, *engine.parameters()]),
         name=entry.name,
         help=f"{entry.summary}.",
         usage=f"Usage: pseudocore reduce {entry.name} DATA --out RUN [OPTIONS]",
@@ -55,6 +63,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
         yes: Annotated[bool, Switch] = False,
         checkpoint_every: Annotated[int, AtLeastOne] = 1000,
         checkpoint_seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 30.0,
+        shard_size: Annotated[int | None, AtLeastOne] = None,
         device: Device = "auto",
         compile: CompileMode = "auto",
         log: Annotated[list[loggers.Name] | None, Parameter(negative="")] = None,
@@ -74,14 +83,18 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
             yes: Use a preset on other data than its own without being asked.
             checkpoint_every: Steps between checkpoints.
             checkpoint_seconds: Seconds between checkpoints.
+            shard_size: Examples of a shard: select in two rounds, with one shard in memory at a time.
             log: Also log the metrics of steps to this program, below RUN; repeat for several.
         """
         loggers.check(log or ())
+        workers = engine.chosen(given, device)
         table = _table(entry, data, seed, preset, given)
         if preset is not None and data is not None and not (yes or resume):
             _confirm(preset, data)
         with recording():
             reduction = Reduction.from_config(table)
+            reduction = replace(reduction, shard_size=shard_size or reduction.shard_size)
+            check_engine(reduction, workers)
             problem = build(reduction.setup, device=device)
             reduction = resolved(reduction, problem)
             for note in problem.dataset.notes:
@@ -102,6 +115,7 @@ def _verb(entry: Entry, words: Sequence[str]) -> Callable[..., Any]:
                             reduction,
                             problem,
                             folder,
+                            engine=workers,
                             on_log=on_log,
                             checkpoint_every=checkpoint_every,
                             checkpoint_seconds=checkpoint_seconds,

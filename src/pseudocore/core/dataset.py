@@ -96,7 +96,7 @@ class Dataset:
                 f"every training target of {self.name!r} is the same: nothing can be learned",
             )
             return
-        present = sorted(set(self.train.y.tolist()))  # not by counting: a stray label may be huge
+        present = torch.unique(self.train.y).tolist()  # not by counting: a stray label may be huge
         if num_missing := self.num_classes - len(present):
             places = (place for place, label in enumerate(present) if label != place)
             first = next(places, len(present))

@@ -88,6 +88,10 @@ class Problem:
     """The same data under other networks, for a method that serves several."""
     cache: Cache | None = None
     likelihood: Likelihood = CATEGORICAL
+    multiplicity: Tensor | None = None
+    """How many examples each training point stands for, (n,), in a selection from selections.
+    Defaults to one each.
+    """
 
     def __post_init__(self) -> None:
         if self.data.task != self.task:

@@ -5,7 +5,7 @@ Optional behaviour is a protocol of its own, checked with `isinstance`.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -224,6 +224,18 @@ class Selector(Protocol):
     """One-shot reduction: selects training points."""
 
     def select(self, problem: "Problem", rng: Rng) -> "Coreset": ...
+
+
+@runtime_checkable
+class SelectsInRounds(Protocol):
+    """A selector that can select from what selections from parts of the data gave; declared as a
+    class attribute.
+    """
+
+    in_rounds: ClassVar[Literal["mass", "clusters"]]
+    """What a point of the first round stands for: as many examples as every other of its class, or
+    those nearest to it.
+    """
 
 
 Method = Iterative | Selector

@@ -45,6 +45,7 @@ from pseudocore.core.protocols import Reference as Reference
 from pseudocore.core.protocols import Restorable as Restorable
 from pseudocore.core.protocols import Sampler as Sampler
 from pseudocore.core.protocols import Selector as Selector
+from pseudocore.core.protocols import SelectsInRounds as SelectsInRounds
 from pseudocore.core.protocols import SelectsSettings as SelectsSettings
 from pseudocore.core.protocols import ServesNetworks as ServesNetworks
 from pseudocore.core.protocols import Statistics as Statistics

@@ -248,6 +248,8 @@ def _inputs(
     x: np.ndarray, what: str, layout: str | None, pixel_range: tuple[float, float] | None
 ) -> Tensor:
     if x.ndim == 2:
+        if _is_map(x) and x.dtype == np.float16:  # half the size: batches become float32
+            return torch.from_numpy(x)
         with np.errstate(over="ignore"):  # `Dataset` refuses what becomes infinite
             return torch.from_numpy(x.astype(np.float32, copy=not _is_map(x)))
     is_float, own = x.dtype.kind == "f", (0, 1) if x.dtype.kind == "f" else (0, 255)

@@ -4,6 +4,7 @@ Ray itself tries an item again whose worker or node died; a node that joins is u
 """
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -79,14 +80,22 @@ def _connect(ray: Any, engine: Engine) -> None:
     if engine.address is not None or os.environ.get("RAY_ADDRESS"):
         options = {"log_to_driver": False}
     try:
+        _knock(engine.address)
         ray.init(address=engine.address, logging_level="error", **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise ConfigError(
             f"no Ray cluster answers at {engine.address or 'this machine'} ({_first_line(error)});"
             " start one with ray start --head, or leave out the address",
             code="no-cluster",
             address=engine.address,
         ) from error
+
+
+def _knock(address: str | None) -> None:
+    """An `OSError` where nobody listens: Ray itself would wait for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=10).close()
 
 
 def _first_line(error: Exception) -> str:

@@ -96,6 +96,11 @@ def from_distance(
     return from_matrix(matrix)
 
 
+def weighted(rows: Rows, weight: Tensor) -> Rows:
+    """Similarities to points that count as often as `weight` (m,) says."""
+    return Rows(lambda index: rows.take(index).mul_(weight), rows.block)
+
+
 def facility_location(
     rows: Rows,
     n: int,

@@ -61,10 +61,15 @@ def select(
         references = None
         if num_references < candidates:
             references = rng(group.label, "references").permutation(candidates)[:num_references]
+        rows = facility.from_distance(
+            metric, candidates, metric.farthest, device=device, references=references
+        )
+        if problem.multiplicity is not None:
+            covered = part if references is None else part[references]
+            counted = problem.multiplicity[group.indices[covered]]
+            rows = facility.weighted(rows, counted.to(device, problem.dtype))
         chosen = facility.facility_location(
-            facility.from_distance(
-                metric, candidates, metric.farthest, device=device, references=references
-            ),
+            rows,
             candidates,
             group.num,
             device=device,
@@ -77,7 +82,10 @@ def select(
         metric = metric_of(group.indices)
         rows = facility.from_distance(metric, n, metric.farthest, device=device, keep=False)
         _, nearest = facility.coverage(rows, places)
-        return places, torch.bincount(nearest, minlength=len(places))
+        each = None
+        if problem.multiplicity is not None:
+            each = problem.multiplicity[group.indices].to(device)
+        return places, torch.bincount(nearest, each, minlength=len(places))
 
     coreset = choose(problem, settings, rule, lambda: layer)
     _warn_of_noise(layer, coreset, methods.name_of(settings))

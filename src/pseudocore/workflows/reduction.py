@@ -17,6 +17,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, NeedsExperts, NeedsReference, Selector, ServesNetworks
+from pseudocore.engine import Engine
 from pseudocore.features.embed import nearest
 from pseudocore.inference.last_layer_vi import calibrated
 from pseudocore.models import custom
@@ -27,6 +28,7 @@ from pseudocore.runtime.stopping import shielded
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.folders import versions
 from pseudocore.store.run_folder import Run
+from pseudocore.workflows import shard_tasks, two_rounds
 from pseudocore.workflows.experts import with_experts
 from pseudocore.workflows.references import with_reference
 
@@ -101,6 +103,10 @@ def resolved(reduction: Reduction, problem: Problem) -> Reduction:
             method = replace(method, per_class=PER_CLASS)
     if setup.experts is not None:
         _check_experts(reduction, problem)
+    if reduction.shard_size is not None:
+        two_rounds.check(method, reduction.shard_size)
+    elif isinstance(method, Selector):
+        two_rounds.check_fits(method, problem)
     return replace(reduction, method=method, setup=resolve(setup, problem.data))
 
 
@@ -109,6 +115,7 @@ def run_reduction(
     problem: Problem,
     folder: Run | None = None,
     *,
+    engine: Engine | None = None,
     on_log: OnLog = lambda step, values: None,
     **loop_options: Any,
 ) -> Outcome:
@@ -122,6 +129,7 @@ def run_reduction(
     method, began = reduction.method, time.monotonic()
     if isinstance(method, Budget) and (sentence := method.shortfall(problem)):
         warnings.warn(sentence, stacklevel=2)
+    check_engine(reduction, engine)
     if folder is not None:
         _begin(folder, problem)
 
@@ -152,7 +160,7 @@ def run_reduction(
         if is_taught:
             problem = with_reference(problem, method)
         if isinstance(method, Selector):
-            coreset = method.select(problem, Rng(reduction.seed))
+            coreset = _selected(reduction, problem, folder, engine)
             outcome = Outcome(coreset, "finished", "", 0, time.monotonic() - began)
         else:
             outcome = run(
@@ -184,6 +192,31 @@ def run_reduction(
         with shielded():
             _end(folder, outcome, costs)
     return outcome
+
+
+def _selected(
+    reduction: Reduction, problem: Problem, folder: Run | None, engine: Engine | None
+) -> Coreset:
+    """A selection, in two rounds where the reduction says so."""
+    method, rng, size = reduction.method, Rng(reduction.seed), reduction.shard_size
+    if size is None:
+        coreset: Coreset = method.select(problem, rng)
+        return coreset
+    first = None
+    if engine is not None and folder is not None:
+        first = shard_tasks.first_round(engine, reduction, problem, folder.path)
+    return two_rounds.select(method, problem, rng, size, first)
+
+
+def check_engine(reduction: Reduction, engine: Engine | None) -> None:
+    """Refuse an engine where there is nothing for it to do."""
+    if engine is not None and reduction.shard_size is None:
+        raise ConfigError(
+            "an engine carries out the first of two rounds of a selection; give the examples of a"
+            " shard too (--shard-size)",
+            code="conflicting-options",
+            options=("engine", "shard_size"),
+        )
 
 
 def _check_experts(reduction: Reduction, problem: Problem) -> None:

@@ -40,7 +40,9 @@ def test_a_node_of_ray_is_killed(tasks: ModuleType, tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
     small: Any = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={**small, "num_cpus": 0})
+    quick = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    head = {**small, "num_cpus": 0, "_system_config": quick}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         nodes = [cluster.add_node(**small) for _ in range(2)]
         log, moments = tmp_path / "log", random.Random(0)

@@ -20,7 +20,7 @@ Deviations:
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
@@ -36,6 +36,7 @@ from pseudocore.training.pretrain import Pretraining, extract_last_layer
 class CRAIG(Pretraining, FacilitySelection):
     """Points whose gradients cover those of their class, weighted by how many they stand for."""
 
+    in_rounds: ClassVar[Literal["mass", "clusters"]] = "clusters"
     weighting: Literal["mass", "ones", "learned", "clusters"] = "clusters"
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:

@@ -17,6 +17,7 @@ Deviations:
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, Literal
 
 from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
@@ -35,6 +36,7 @@ from pseudocore.training.pretrain import Pretraining, Space, extract_last_layer,
 class Herding(Pretraining, SelectorSettings):
     """Points of each class whose mean follows the class mean."""
 
+    in_rounds: ClassVar[Literal["mass", "clusters"]] = "mass"
     tasks = BOTH
 
     space: Space = "inputs"

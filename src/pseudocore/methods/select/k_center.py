@@ -17,6 +17,7 @@ Deviations:
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, Literal
 
 from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
@@ -33,6 +34,7 @@ from pseudocore.training.pretrain import Pretraining, Space, extract_last_layer,
 class KCenter(Pretraining, SelectorSettings):
     """Points of each class such that none of it is far from all of them."""
 
+    in_rounds: ClassVar[Literal["mass", "clusters"]] = "mass"
     tasks = BOTH
 
     space: Space = "inputs"

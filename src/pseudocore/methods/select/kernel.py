@@ -33,7 +33,7 @@ Deviations:
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -96,6 +96,8 @@ class MeanSettings(KernelSettings):
 @dataclass(frozen=True, kw_only=True)
 class KernelHerding(MeanSettings):
     """Points whose kernel mean follows that of their class."""
+
+    in_rounds: ClassVar[Literal["mass", "clusters"]] = "mass"
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         return self._selected(problem, rng)

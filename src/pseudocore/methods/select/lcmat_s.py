@@ -31,6 +31,7 @@ Deviations:
 """
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -49,6 +50,7 @@ from pseudocore.training.pretrain import FeatureNetwork, extract_last_layer
 class LCMatS(FeatureNetwork, FacilitySelection):
     """Points that match slope and curvature of their class's loss around a trained network."""
 
+    in_rounds: ClassVar[Literal["mass", "clusters"]] = "clusters"
     rho: NonNegative = 0.1
     """Radius of the neighbourhood, the weight of curvature against slope; the paper: .01 to .5."""
     num_dimensions: Count = 100

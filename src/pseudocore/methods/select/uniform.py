@@ -4,6 +4,7 @@ Draws training examples of each class without replacement, or the same total wit
 """
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from pseudocore.selection.budgets import Group, SelectorSettings, choose
 class Uniform(SelectorSettings):
     """Class-balanced random subset."""
 
+    in_rounds: ClassVar[Literal["mass", "clusters"]] = "mass"
     tasks = BOTH
 
     def select(self, problem: Problem, rng: Rng) -> Coreset:
