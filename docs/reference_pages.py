@@ -25,6 +25,8 @@ ELSEWHERE = ("inference", "methods")
 """Public modules with pages of their own."""
 SHARED = "uniform"
 """The method on whose page the flags that all methods share are read."""
+SHARED_GROUPS = ("Arguments", "Parameters", "Data and model", "Engine")
+"""Headings of the flags that every method of `reduce` has."""
 
 
 def all_pages() -> dict[str, str]:
@@ -126,7 +128,7 @@ def _verb_page(verb: str) -> str:
         note = f"These flags are those of every method; each has its own, too: {kinds}."
         usage = "pseudocore reduce METHOD DATA --out RUN [OPTIONS]"
         text = f"# reduce\n\n```console\n{usage}\n```\n\n{app.help}\n\n{note}\n\n"
-        text += "\n\n".join(_groups("uniform", ("Arguments", "Parameters", "Data and model")))
+        text += "\n\n".join(_groups("uniform", SHARED_GROUPS))
     else:
         text = re.sub(r"^```console\n", "```console\npseudocore ", text, flags=re.MULTILINE)
         text = re.sub(r"## Table of Contents\n.*?\n(?=\*\*)", "", text, flags=re.DOTALL)
@@ -139,8 +141,7 @@ def _flags_page(kind: str) -> str:
     for entry in methods:
         if entry.kind == kind:
             lines += [f"## {entry.name}", "", f"{entry.summary}.", ""]
-            shared = ("Arguments", "Parameters", "Data and model")
-            lines += [group + "\n" for group in _groups(entry.name, None, shared)]
+            lines += [group + "\n" for group in _groups(entry.name, None, SHARED_GROUPS)]
     return "\n".join(lines)
 
 
