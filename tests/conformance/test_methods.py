@@ -7,6 +7,7 @@ from pseudocore.models.dense import MLP, Linear
 from pseudocore.testing import MethodConformance
 
 ATTRIBUTES = {
+    "coreset-mcmc": {"model": MLP(width=4, depth=1), "options": {"weight_lr": 0.3}},
     "full": {"deterministic": True},
     "frank-wolfe": {"model": MLP(width=4, depth=1), "options": {"num_projections": 300}},
     "giga": {"model": MLP(width=4, depth=1), "options": {"num_projections": 300}},
@@ -14,6 +15,11 @@ ATTRIBUTES = {
     "kernel-herding": {"deterministic": True},
     "stein-thinning": {"deterministic": True},
     "k-center": {"deterministic": True},
+    "quasi-newton": {
+        "model": MLP(width=4, depth=1),
+        "options": {"num_projections": 50, "num_refinements": 2},
+    },
+    "sparse-vi": {"model": MLP(width=4, depth=1), "options": {"num_projections": 50}},
     "psvi": {"model": Linear(), "options": {"num_steps": 4}},
 }
 """What leaves nothing to chance, what works under logistic regression alone, and small networks for

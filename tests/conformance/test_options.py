@@ -40,6 +40,7 @@ SMALL: dict[str, Any] = {
     "pretrain_batch_size": 32,
     "num_chains": 2,
     "num_projections": 300,
+    "num_refinements": 2,
     "prior_scale": 1.5,
 }
 """Beside the suite's own, for whoever has these fields."""
@@ -85,6 +86,7 @@ OF: dict[str, Mapping[str, Effect | str]] = {
     "giga": HILBERT,
     "frank-wolfe": HILBERT,
     "cyclical-sghmc": CHAIN | {"num_cycles": Effect(other=1)},
+    "coreset-mcmc": {"weight_lr": Effect()},
     "frepo": POOL,
     "hmc": {
         "mass": Effect({"num_burn": 12}),
@@ -129,9 +131,12 @@ OF: dict[str, Mapping[str, Effect | str]] = {
 
 
 MODELS: dict[str, ModelSpec] = {
+    "coreset-mcmc": MLP(width=4, depth=1),
     "frank-wolfe": MLP(width=4, depth=1),
     "giga": MLP(width=4, depth=1),
     "psvi": Linear(),
+    "quasi-newton": MLP(width=4, depth=1),
+    "sparse-vi": MLP(width=4, depth=1),
 }
 """Networks other than the suite's: what needs logistic regression, or a small last layer."""
 

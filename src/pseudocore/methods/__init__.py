@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pseudocore.methods.condense.rcig import RCIG
     from pseudocore.methods.select.adacore import AdaCore
     from pseudocore.methods.select.contextual_diversity import ContextualDiversity
+    from pseudocore.methods.select.coreset_mcmc import CoresetMCMC
     from pseudocore.methods.select.craig import CRAIG
     from pseudocore.methods.select.forgetting import Forgetting
     from pseudocore.methods.select.full import Full
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pseudocore.methods.select.k_center import KCenter
     from pseudocore.methods.select.kernel import KernelHerding, KernelThinning, SteinThinning
     from pseudocore.methods.select.lcmat_s import LCMatS
+    from pseudocore.methods.select.sparse_vi import QuasiNewton, SparseVI
     from pseudocore.methods.select.uncertainty import Entropy, LeastConfidence, Margin
     from pseudocore.methods.select.uniform import Uniform
 
@@ -50,6 +52,7 @@ INDEX = {
     "bpc-w": "bayes.bpc_w:BPCWasserstein",
     "c-div": "select.contextual_diversity:ContextualDiversity",
     "cafe": "condense.cafe:CAFE",
+    "coreset-mcmc": "select.coreset_mcmc:CoresetMCMC",
     "craig": "select.craig:CRAIG",
     "datm": "condense.datm:DATM",
     "dc": "condense.dc:DC",
@@ -82,7 +85,9 @@ INDEX = {
     "mtt": "bayes.bpc_w:MTT",
     "ncfm": "condense.ncfm:NCFM",
     "psvi": "bayes.psvi:PSVI",
+    "quasi-newton": "select.sparse_vi:QuasiNewton",
     "rcig": "condense.rcig:RCIG",
+    "sparse-vi": "select.sparse_vi:SparseVI",
     "stein-thinning": "select.kernel:SteinThinning",
     "uniform": "select.uniform:Uniform",
     "vbpc": "bayes.vbpc:VBPC",
@@ -92,11 +97,11 @@ INDEX = {
 __all__ = [
     "CAFE", "CRAIG", "DATM", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "RCIG", "VBPC", "AdaCore",
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
-    "BPCWasserstein", "ContextualDiversity", "DatasetDistillation", "Entropy", "FRePo", "Forgetting",
+    "BPCWasserstein", "ContextualDiversity", "CoresetMCMC", "DatasetDistillation", "Entropy", "FRePo", "Forgetting",
     "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter",
     "KernelHerding", "KernelThinning", "LCMatC",
     "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "Margin",
-    "SteinThinning", "Uniform", "register",
+    "QuasiNewton", "SparseVI", "SteinThinning", "Uniform", "register",
 ]  # fmt: skip
 
 

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import grad
 
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
+from pseudocore.core.types import Examples
 from pseudocore.objectives import small_models
 from pseudocore.objectives.small_models import AffineRegression, Gaussian, SmallModel, Softmax
 from pseudocore.training.pretrain import Pretraining, extract_last_layer
@@ -43,20 +45,26 @@ class PointModel:
     x: Tensor  # (n, h), in float64
     y: Tensor  # (n, ...)
 
-    def posterior(
-        self, index: Tensor, weight: Tensor, *, start: Tensor | None = None, quick: bool = False
-    ) -> Gaussian:
-        """Laplace's approximation on some weighted points; when `quick`, after the few steps that
-        a mode moves from `start` on slightly different weights.
-        """
+    @property
+    def num_parameters(self) -> int:
+        return self.model.num_parameters(self.x.shape[1])
+
+    def examples(self, index: Tensor) -> Examples:
+        """Some of the points."""
+        return Examples(self.x[index], self.y[index])
+
+    def at(self, index: Tensor) -> "PointModel":
+        """The model of some of the points."""
+        return PointModel(self.model, *self.examples(index))
+
+    def posterior(self, index: Tensor, weight: Tensor, *, start: Tensor | None = None) -> Gaussian:
+        """Laplace's approximation on some weighted points, by a search from `start`."""
         x, y = self.x[index], self.y[index]
-        num = self.model.num_newton if quick else NUM_NEWTON
+        num = NUM_NEWTON if start is None else self.model.num_newton
         found = small_models.posterior(self.model, x, y, weight, start=start, num_newton=num)
-        for _ in range(0 if quick else MAX_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             before = found.mean
-            found = small_models.posterior(
-                self.model, x, y, weight, start=before, num_newton=NUM_NEWTON
-            )
+            found = small_models.posterior(self.model, x, y, weight, start=before, num_newton=num)
             if (found.mean - before).norm() <= TOLERANCE * (1 + before.norm()):
                 break
         return found
@@ -68,10 +76,22 @@ class PointModel:
 
     def log_likelihood(self, thetas: Tensor) -> Tensor:
         """f of every point at every draw, (n, draws)."""
-        size = max(1, BLOCK // (len(thetas) * 10))
-        parts = zip(torch.split(self.x, size), torch.split(self.y, size), strict=True)
-        found = torch.cat([self.model.log_likelihood(thetas, *part) for part in parts], 1)
-        return found.mT
+        parts = [self.model.log_likelihood(thetas, *part) for part in self._blocks(len(thetas))]
+        return torch.cat(parts, 1).mT
+
+    def slopes(self, thetas: Tensor) -> Tensor:
+        """The gradient in θ of the sum of f at every draw, (draws, p)."""
+        total = torch.zeros_like(thetas)
+        for part in self._blocks(len(thetas)):
+            total += grad(lambda thetas, part=part: self.model.log_likelihood(thetas, *part).sum())(
+                thetas
+            )
+        return total
+
+    def _blocks(self, num: int) -> list[tuple[Tensor, Tensor]]:
+        """The points in blocks that `num` draws of them fit in."""
+        size = max(1, BLOCK // (num * 10))
+        return list(zip(torch.split(self.x, size), torch.split(self.y, size), strict=True))
 
 
 class Projections(NamedTuple):

@@ -161,9 +161,10 @@ def posterior(
     *,
     start: Tensor | None = None,
     num_newton: int,
+    tolerance: float = 0.0,
 ) -> Gaussian:
     """The Gaussian at the mode that Newton's method reaches from `start`, which defaults to 0."""
-    theta = mode(model, x, y, weight, start=start, num_newton=num_newton)
+    theta = mode(model, x, y, weight, start=start, num_newton=num_newton, tolerance=tolerance)
     return Gaussian(theta, torch.cholesky_inverse(_root_precision(model, x, y, weight, theta)))
 
 
@@ -200,6 +201,15 @@ def _root_precision(
     return cholesky(model.curvature(theta, x, y, weight) + identity / model.prior**2)
 
 
+def laplace_near(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, at: Gaussian) -> Gaussian:
+    """Laplace's approximation for weights near those that have their mode at `at`: one Newton step
+    from there, whose derivatives in the weights are exact.
+    """
+    own = expand(model, x, y, weight, at.mean)
+    mean = at.mean + at.covariance @ (own.slope - at.mean / model.prior**2)
+    return Gaussian(mean, torch.cholesky_inverse(_root_precision(model, x, y, weight, mean)))
+
+
 def expand(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, at: Tensor) -> Quadratic:
     """Σ w f around one theta (p,)."""
     slope = slope_of(model, x, y, weight, at)
@@ -208,9 +218,14 @@ def expand(model: SmallModel, x: Tensor, y: Tensor, weight: Tensor, at: Tensor) 
 
 def draw(gaussian: Gaussian, num: int, rng: Rng) -> Tensor:
     """(num, p) draws."""
-    mean, root = gaussian.mean, cholesky(gaussian.covariance)
-    noise = rng.normal(num, len(mean), device=mean.device, dtype=mean.dtype)
-    return mean + noise @ root.mT
+    mean = gaussian.mean
+    return draws_of(gaussian, rng.normal(num, len(mean), device=mean.device, dtype=mean.dtype))
+
+
+def draws_of(gaussian: Gaussian, noise: Tensor) -> Tensor:
+    """The draws that standard normal noise (num, p) makes."""
+    draws: Tensor = gaussian.mean + noise @ cholesky(gaussian.covariance).mT
+    return draws
 
 
 def root(covariance: Tensor) -> Tensor:

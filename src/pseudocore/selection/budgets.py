@@ -20,17 +20,12 @@ Share = Annotated[float, Range(above=0, high=0.5)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectorSettings(Budget):
-    """How many points a selector takes, and what they weigh."""
+class PointSettings(Budget):
+    """How many points a selector takes, and whether of every class."""
 
     balanced: bool = True
     """Whether each class gives its own points; if not, selects the same total without class
     balance.
-    """
-    weighting: Literal["mass", "ones", "learned"] = "mass"
-    """Weight of a point. `mass`: the examples of its class over the points of its class, so that
-    weights sum to the size of the training set. `ones`: 1, as in most published tables. `learned`:
-    so that the weighted gradients of the points add up to those of their class.
     """
 
     def check(self, problem: Problem) -> None:
@@ -50,6 +45,17 @@ class SelectorSettings(Budget):
         return super().shortfall(problem)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SelectorSettings(PointSettings):
+    """How many points a selector takes, and what they weigh."""
+
+    weighting: Literal["mass", "ones", "learned"] = "mass"
+    """Weight of a point. `mass`: the examples of its class over the points of its class, so that
+    weights sum to the size of the training set. `ones`: 1, as in most published tables. `learned`:
+    so that the weighted gradients of the points add up to those of their class.
+    """
+
+
 class Group(NamedTuple):
     """Training points that compete with each other."""
 
@@ -58,7 +64,7 @@ class Group(NamedTuple):
     label: int  # their class, or -1 for all classes together; separates random streams
 
 
-def groups(problem: Problem, settings: SelectorSettings) -> list[Group]:
+def groups(problem: Problem, settings: PointSettings) -> list[Group]:
     """The classes, or the whole training set as one group."""
     settings.check(problem)
     if settings.balanced:
@@ -66,6 +72,18 @@ def groups(problem: Problem, settings: SelectorSettings) -> list[Group]:
         return [Group(indices, num, label) for label, (indices, num) in enumerate(pairs)]
     num = min(settings.total(problem), problem.num_train)
     return [Group(torch.arange(problem.num_train), num, -1)]
+
+
+def random_points(problem: Problem, settings: PointSettings, rng: Rng) -> tuple[Tensor, Tensor]:
+    """Random training points (M,) of each group, and their weights: each group's examples divided
+    by its points.
+    """
+    index, weight = [], []
+    for group in groups(problem, settings):
+        n = len(group.indices)
+        index.append(group.indices[rng(group.label).permutation(n)[: group.num]])
+        weight.append(torch.full((group.num,), n / group.num, dtype=torch.float64))
+    return torch.cat(index), torch.cat(weight)
 
 
 def choose(
