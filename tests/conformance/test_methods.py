@@ -16,10 +16,13 @@ ATTRIBUTES = {
     "stein-thinning": {"deterministic": True},
     "k-center": {"deterministic": True},
     "quasi-newton": {
-        "model": MLP(width=4, depth=1),
+        "model": MLP(width=2, depth=1),
         "options": {"num_projections": 50, "num_refinements": 2},
     },
-    "sparse-vi": {"model": MLP(width=4, depth=1), "options": {"num_projections": 50}},
+    "sparse-vi": {
+        "model": MLP(width=2, depth=1),
+        "options": {"num_projections": 50, "num_inner": 1, "per_class": 1},
+    },
     "psvi": {"model": Linear(), "options": {"num_steps": 4}},
 }
 """What leaves nothing to chance, what works under logistic regression alone, and small networks for

@@ -135,8 +135,8 @@ MODELS: dict[str, ModelSpec] = {
     "frank-wolfe": MLP(width=4, depth=1),
     "giga": MLP(width=4, depth=1),
     "psvi": Linear(),
-    "quasi-newton": MLP(width=4, depth=1),
-    "sparse-vi": MLP(width=4, depth=1),
+    "quasi-newton": MLP(width=2, depth=1),
+    "sparse-vi": MLP(width=2, depth=1),
 }
 """Networks other than the suite's: what needs logistic regression, or a small last layer."""
 

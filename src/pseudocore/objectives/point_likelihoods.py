@@ -29,9 +29,8 @@ from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
 MAX_PARAMETERS = 3000
 """Limit on the last layer's parameters, whose covariance is factored."""
-NUM_NEWTON, MAX_ROUNDS, TOLERANCE = 5, 20, 1e-8
-"""Newton steps of a round of the search for a mode, rounds at most, and the change of the mode, as
-a share of its length, that ends it.
+MAX_NEWTON, TOLERANCE = 100, 1e-8
+"""Newton steps to a mode at most, and the length of a step, as a share of the mode's, that ends it.
 """
 BLOCK = 2**22
 """Numbers of a block of log-likelihoods."""
@@ -59,15 +58,10 @@ class PointModel:
 
     def posterior(self, index: Tensor, weight: Tensor, *, start: Tensor | None = None) -> Gaussian:
         """Laplace's approximation on some weighted points, by a search from `start`."""
-        x, y = self.x[index], self.y[index]
-        num = NUM_NEWTON if start is None else self.model.num_newton
-        found = small_models.posterior(self.model, x, y, weight, start=start, num_newton=num)
-        for _ in range(MAX_ROUNDS):
-            before = found.mean
-            found = small_models.posterior(self.model, x, y, weight, start=before, num_newton=num)
-            if (found.mean - before).norm() <= TOLERANCE * (1 + before.norm()):
-                break
-        return found
+        return small_models.posterior(
+            self.model, *self.examples(index), weight,
+            start=start, num_newton=MAX_NEWTON, tolerance=TOLERANCE,
+        )  # fmt: skip
 
     def of_all(self) -> Gaussian:
         """The posterior of all points."""

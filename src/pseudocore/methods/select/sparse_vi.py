@@ -16,21 +16,26 @@ $$ n_{t+1} = \operatorname*{argmax}_n \operatorname{Corr}\big[f_n,\, f^\top (1 -
 then improves all weights. The **quasi-Newton coreset** begins with random points, each weighing as
 much as it stands for, and improves their weights alone. Both improve them by
 
-$$ w \leftarrow (1 - \gamma)\, w + \gamma \operatorname*{argmin}_{v \ge 0} \tfrac12 (v - w)^\top (G_S
-   + \tau I)(v - w) + \nabla_w D_{KL}^\top (v - w) , $$
+$$ w \leftarrow \operatorname*{argmin}_{v \ge 0} \tfrac12 (v - w)^\top (G_S + \tau I)(v - w) +
+   \nabla_w D_{KL}^\top (v - w) , $$
 
 the quasi-Newton step of Naik et al. with $w \ge 0$ kept inside it. $\pi_w$ is Laplace's
 approximation on the points, of the last layer (`objectives/point_likelihoods.py`), and no posterior
-of all data is needed. $\gamma$ is the first of 1, ½, ¼, … that raises the evidence lower bound
-$\mathbb E_{\pi_w}[\sum_n f_n + \log \pi_0 - \log \pi_w]$, which is the KL but for a constant.
+of all data is needed. $\tau$ grows until the step raises the evidence lower bound $\mathbb
+E_{\pi_w}[\sum_n f_n + \log \pi_0 - \log \pi_w]$, which is minus the KL but for a constant; the
+gradient is that of the same bound over the same draws.
 
-Cost per step: two passes of the data under `num_projections` draws, and Newton steps on the points.
+Cost per step: a gradient of the data under `num_projections` draws and a pass for each trial, and
+Newton steps on the points.
 
 Deviations:
   D1. SparseVI takes quasi-Newton steps too, where the paper's are of Adam; and every round adds a new
       point, of a class that has room unless `balanced` is false.
   D2. Weights stay non-negative within the step, where the paper cuts negative ones off after it.
-  D3. $\gamma$ is searched for at every step; in the paper it is 1 after the first ones.
+  D3. $\tau$ is searched for at every step; in the paper it is fixed, and the length of the first
+      steps is searched for.
+  D4. The gradient goes through mode and curvature of Laplace's approximation. The papers' covariance
+      under its draws is the same for a Gaussian posterior, and misleads where $\pi_w$ is skewed.
 """
 
 import warnings
@@ -56,7 +61,7 @@ from pseudocore.selection.budgets import PointSettings, groups, random_points
 from pseudocore.selection.matching import non_negative
 from pseudocore.training.pretrain import Pretraining
 
-NUM_TRIALS, MORE, LESS = 10, 10.0, 0.1
+NUM_TRIALS, MORE, LESS = 6, 30.0, 0.1
 """Steps tried before the weights stay; by what damping is multiplied for the next trial, and for
 the next step.
 """
@@ -189,6 +194,9 @@ class SparseVI(SparseSettings):
             self.damping,
         )
         num = int(room.sum())
+        if num == len(group):  # all there is, as it is
+            every, ones = torch.arange(num, device=device), points.x.new_ones(num)
+            return Fit(every, ones, points.posterior(every, ones), self.damping)
         for pick in range(num):
             view = self._view(points, rng("point", pick, "select"))
             open = ~taken & (room > 0)[group]
