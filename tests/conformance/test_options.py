@@ -44,6 +44,7 @@ SMALL: dict[str, Any] = {
     "prior_scale": 1.5,
 }
 """Beside the suite's own, for whoever has these fields."""
+SMALL_OF = {"sparse-vi": {"num_inner": 1, "num_projections": 50, "per_class": 1}}
 
 FIELDS: dict[str, Effect | str] = {
     "augment_covariance": Effect(problem=AUGMENTED),
@@ -146,6 +147,7 @@ def suite_of(entry: Entry) -> Any:
     made = {base.registry.noun: entry.make, "effects": {**FIELDS, **OF.get(entry.name, {})}}
     names = {option.name for option in config.options(entry.make)}
     small = {name: value for name, value in SMALL.items() if name in names}
+    small |= SMALL_OF.get(entry.name, {})
     model = MODELS.get(entry.name)
     return type(entry.name, (base,), {**made, "options": small, "model": model})
 
