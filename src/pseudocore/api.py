@@ -287,10 +287,25 @@ def evaluate(
                 code="wrong-task",
                 options=unfit,
             )
+        elsewhere = None
+        if engine is not None:
+            elsewhere = seed_tasks.Elsewhere(
+                engine_of(engine),
+                engine_folder,
+                coreset=coreset,
+                problem=problem,
+                inference=fitted,
+                objects={"inference": inference, "model": network, "ood": ood},
+                data=data,
+                changes=changes,
+                device=device,
+            )
         full = None
         if fidelity is not False and fidelity is not None:
             with profiling.stage("reference", problem.device):
                 source = None if fidelity is True else fidelity
+                if elsewhere is not None:
+                    elsewhere.fit_reference(source)
                 full = references.beside(problem, fitted, source)
         other = None if ood is None else read(ood, Reading())
         extras = Extras(
@@ -305,24 +320,9 @@ def evaluate(
         shown = decoded(problem, points) if points.is_encoded else points
         each = range(first_seed, first_seed + seeds)
         kept: Kept | None = None
-        if engine is not None:
-            kept = seed_tasks.ScoredElsewhere(
-                engine_of(engine),
-                engine_folder,
-                each,
-                coreset=coreset,
-                problem=problem,
-                inference=fitted,
-                full=full,
-                objects={"inference": inference, "model": network},
-                data=data,
-                device=device,
-                changes=changes,
-                severities=list(severities),
-                ood=ood,
-                num_robust=num_robust,
-                published=published,
-            )
+        if elsewhere is not None:
+            more = {"ood": ood, "num_robust": num_robust, "published": published}
+            kept = elsewhere.seeds(each, full, severities=list(severities), **more)
         with advising(fitted):
             if resume is not None and kept is None:
                 own = kept_seeds(Path(resume), problem, shown, fitted, extras, costs, began)

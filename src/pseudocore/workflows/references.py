@@ -109,10 +109,20 @@ def beside(problem: Problem, fitted: Inference, source: Source) -> FullPosterior
         return source
     if source is not None and str(source) not in inferences:
         return load(source, problem)
+    return reference(problem, _beside(fitted, source))
+
+
+def fit(problem: Problem, fitted: Inference, source: str | None, number: int) -> None:
+    """Make one of the fits of `beside`, and keep it in the problem's cache."""
+    _fit(_bare(problem), _beside(fitted, source), 0, "measure", number)
+
+
+def _beside(fitted: Inference, source: str | Path | None) -> Inference:
+    """The inference on all data to compare an inference on a coreset with."""
     name = inferences.name_of(fitted)
     if source is not None and str(source) != name:
-        return reference(problem, str(source))
-    return reference(problem, name, **({} if name in OPTIONS else config.to_dict(fitted)))
+        return _built(str(source), {})
+    return _built(name, {} if name in OPTIONS else config.to_dict(fitted))
 
 
 def against(full: FullPosterior | None, fitted: Inference) -> str | None:

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ from pseudocore.core import config
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import inferences
-from pseudocore.core.types import Inference
+from pseudocore.core.types import Coreset, Inference
 from pseudocore.data import Reading, read
-from pseudocore.engine import Engine, Item
-from pseudocore.evaluation.evaluate import Extras, assess
+from pseudocore.engine import Done, Engine, Item
+from pseudocore.evaluation.evaluate import Extras, Kept, assess
 from pseudocore.inference.full_posterior import FullPosterior
 from pseudocore.objectives.multiformation import decoded
 from pseudocore.store.coreset_file import load_coreset
@@ -49,17 +49,7 @@ class _Record:
 def _scorer(text: str) -> Callable[[range, _Record], Any]:
     """The latest is kept for a worker's next seed."""
     options = decode_json(text)
-    coreset, changes = load_coreset(options["coreset"]), options["changes"]
-    problem = problem_of(coreset, options["data"], options["device"], None, changes)
-    if problem.data.fingerprint != options["fingerprint"]:
-        raise RunError(
-            f"a worker reads another {problem.data.name!r} than the process that asked it to (their"
-            " fingerprints differ)",
-            code="other-data",
-        )
-    inference = config.build(
-        inferences[options["inference"]].make, options["options"], what=options["inference"]
-    )
+    coreset, problem, inference = _asked(options)
     full = None
     if options["reference"] is not None:
         full = references.load(options["reference"], problem).predictions(problem.data.test.x)
@@ -76,71 +66,114 @@ def _scorer(text: str) -> Callable[[range, _Record], Any]:
     )
 
 
-class ScoredElsewhere:
-    """A `Kept` of seeds that the workers of an engine score; the same bits on all of them."""
+def fit_reference(options: Mapping[str, Any], seed: int, folder: Path) -> None:
+    """Fit all data once, for a reference; the fit goes into the cache."""
+    _, problem, inference = _asked(options)
+    references.fit(problem, inference, options["source"], options["number"])
+
+
+def _asked(options: Mapping[str, Any]) -> tuple[Coreset, Problem, Inference]:
+    """Coreset, problem and inference of a worker, of the data that the asking process has."""
+    coreset, changes = load_coreset(options["coreset"]), options["changes"]
+    problem = problem_of(coreset, options["data"], options["device"], None, changes)
+    if problem.data.fingerprint != options["fingerprint"]:
+        raise RunError(
+            f"a worker reads another {problem.data.name!r} than the process that asked it to (their"
+            " fingerprints differ)",
+            code="other-data",
+        )
+    inference: Inference = config.build(
+        inferences[options["inference"]].make, options["options"], what=options["inference"]
+    )
+    return coreset, problem, inference
+
+
+class Elsewhere:
+    """An evaluation whose fits are made by the workers of an engine; the same bits on all."""
 
     def __init__(
-        self, chosen: Engine, folder: str | Path | None, seeds: range, **what: Any
+        self,
+        chosen: Engine,
+        folder: str | Path | None,
+        *,
+        coreset: Any,
+        problem: Problem,
+        inference: Inference,
+        objects: Mapping[str, Any],
+        data: Any,
+        changes: Mapping[str, Any],
+        device: str,
     ) -> None:
+        named = {"data": data, **objects}
+        refuse_objects(
+            {name: not isinstance(one, str | Path | None) for name, one in named.items()}
+        )
+        self._engine, self._work = chosen, _work(folder, coreset)
+        self._shared = {
+            "coreset": _kept(self._work, "coreset", coreset_of(coreset).save),
+            "fingerprint": problem.data.fingerprint,
+            "inference": inferences.name_of(inference),
+            "options": config.to_dict(inference),
+            "data": None if data is None else str(data),
+            "changes": dict(changes),
+            "device": device,
+        }
+
+    def fit_reference(self, source: references.Source) -> None:
+        """Make the fits of the reference that `references.beside` finds in the cache then."""
+        if source is not None and str(source) not in inferences:
+            return
+        name = None if source is None else str(source)
+        items = [
+            Item({**self._shared, "source": name, "number": number})
+            for number in range(references.NUM_FITS)
+        ]
+        work = self._work / "reference"
+        for _ in engine.map(fit_reference, items, folder=work, engine=self._engine, again=True):
+            pass
+
+    def seeds(self, seeds: range, full: FullPosterior | None, **options: Any) -> Kept:
+        """The scores of seeds, which begin to be measured when the first is asked for."""
+        reference = None
+        if full is not None:
+            reference = _kept(self._work, "reference", lambda path: references.save(path, full))
+        shared = {**self._shared, **options, "reference": reference}
+        items = [Item(shared, seed) for seed in seeds]
+        return _Coming(engine.map(score_seed, items, folder=self._work, engine=self._engine))
+
+
+class _Coming:
+    """A `Kept` of seeds as they come."""
+
+    def __init__(self, coming: Iterator[Done]) -> None:
+        self._coming = coming
         self._found: dict[int, Mapping[str, Any]] = {}
-        self._coming = scored_seeds(chosen, folder, seeds, **what)
 
     def load(self, seed: int) -> Mapping[str, Any]:
         """A seed's scores, when they are there."""
         while seed not in self._found:
-            number, scores = next(self._coming)
-            self._found[number] = scores
+            one = next(self._coming)
+            self._found[one.item.seed] = one.result
         return self._found[seed]
 
     def save(self, seed: int, result: Mapping[str, Any]) -> None:
         pass
 
 
-def scored_seeds(
-    chosen: Engine,
-    folder: str | Path | None,
-    seeds: Iterable[int],
-    *,
-    coreset: Any,
-    problem: Problem,
-    inference: Inference,
-    full: FullPosterior | None,
-    objects: Mapping[str, Any],
-    data: Any,
-    ood: Any,
-    **options: Any,
-) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Seeds and their scores, by the workers of an engine; the same bits on all of them."""
-    names = {"data": data, "ood": ood, **objects}
-    refuse_objects({name: not isinstance(one, str | Path | None) for name, one in names.items()})
-    source = Path(coreset) if isinstance(coreset, str | Path) else None
+def _work(folder: str | Path | None, coreset: Any) -> Path:
     if folder is None:
-        if source is None:
+        if not isinstance(coreset, str | Path):
             raise ConfigError(
                 "the workers of an engine need a folder for what they measure; name it"
                 " (engine_folder), or give the coreset as a path",
                 code="engine-needs-folder",
             )
+        source = Path(coreset)
         folder = (source if source.is_dir() else source.parent) / FOLDER
     work = Path(folder)
     with writing(work):
         work.mkdir(parents=True, exist_ok=True)
-    reference = None
-    if full is not None:
-        reference = _kept(work, "reference", lambda path: references.save(path, full))
-    shared = {
-        **options,
-        "coreset": _kept(work, "coreset", coreset_of(coreset).save),
-        "fingerprint": problem.data.fingerprint,
-        "inference": inferences.name_of(inference),
-        "options": config.to_dict(inference),
-        "reference": reference,
-        "data": None if data is None else str(data),
-        "ood": None if ood is None else str(ood),
-    }
-    items = [Item(shared, seed) for seed in seeds]
-    for one in engine.map(score_seed, items, folder=work, engine=chosen):
-        yield one.item.seed, one.result
+    return work
 
 
 def _kept(work: Path, name: str, save: Callable[[Path], None]) -> str:
