@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pseudocore.core.rng import Rng
 from pseudocore.methods.condense.rcig import conjugate_gradients, implicit
+from pseudocore.testing.problems import small_problem
 
 NUM, REAL, WIDE, CLASSES, RIDGE = 5, 9, 4, 3, 0.3
 
@@ -76,3 +77,18 @@ def test_conjugate_gradients_solve_in_as_many_steps_as_dimensions_and_then_stay(
         found = conjugate_gradients(lambda v: matrix @ v, right, num_steps)
         torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-10)
     assert not conjugate_gradients(lambda v: matrix @ v, 0 * right, 3).any()
+
+
+def test_norms_and_layouts_of_images_make_no_difference() -> None:
+    """Images of one channel may pass for another layout, in which norms have no forward mode."""
+    problem = small_problem(norm="instance", dtype=torch.float64)
+    theta = problem.model.init(Rng(0), dtype=torch.float64)
+    x, y = problem.batch(torch.arange(6))
+    targets, ridge = torch.eye(10, dtype=torch.float64)[y], torch.tensor(1.0, dtype=torch.float64)
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        own = x.clone(memory_format=layout)
+        found.append(implicit(problem.logits, theta, own, targets, own, targets, None, ridge, 5))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.abs().max() > 1e-6

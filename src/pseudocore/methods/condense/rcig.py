@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad, jvp, vjp
+from torch.func import grad, vjp
 
 from pseudocore.core.config import Count, Positive
 from pseudocore.core.problem import Problem
@@ -173,30 +173,46 @@ def implicit(
     points: the equations above.
     """
     rows = x.new_ones(len(x), 1) if weight is None else weight.unsqueeze(1)
+    with torch.enable_grad():
+        x, targets = x.detach().requires_grad_(), targets.detach().requires_grad_()
+        own, others = Tangent(network, theta, x), Tangent(network, theta, real)
 
-    def at(points: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs, and how they change along a direction of the parameters."""
-        found: Any = jvp(lambda theta: network(theta, points), (theta,), (direction,))
-        return found[0], found[1]
+        def hessian(direction: Tensor) -> Tensor:
+            return own.pull(rows * own.push(direction)) + ridge * direction
 
-    outputs, back = vjp(lambda theta: network(theta, x), theta)[:2]
-
-    def hessian(direction: Tensor) -> Tensor:
-        curved: Tensor = back(rows * at(x, direction)[1])[0]
-        return curved + ridge * direction
-
-    change = conjugate_gradients(hessian, back(rows * (targets - outputs))[0], num_steps)
-    begun, back_real = vjp(lambda theta: network(theta, real), theta)[:2]
-    mean = begun + at(real, change)[1]
-    outer = back_real((mean - real_targets) / len(real))[0]
-    adjoint = conjugate_gradients(hessian, outer, num_steps)
-
-    def pairing(x: Tensor, targets: Tensor) -> Tensor:
-        outputs, moved = at(x, change)
-        return -(rows * (outputs + moved - targets) * at(x, adjoint)[1]).sum()
-
-    in_x, in_targets = grad(pairing, argnums=(0, 1))(x, targets)
+        right = own.pull(rows * (targets - own.outputs).detach())
+        change = conjugate_gradients(hessian, right, num_steps)
+        mean = (others.outputs + others.push(change)).detach()
+        outer = others.pull((mean - real_targets) / len(real))
+        adjoint = conjugate_gradients(hessian, outer, num_steps)
+        moved = own.outputs + own.push(change, create_graph=True) - targets
+        pairing = -(rows * moved * own.push(adjoint, create_graph=True)).sum()
+        in_x, in_targets = torch.autograd.grad(pairing, (x, targets), materialize_grads=True)
     return in_x, in_targets, mean
+
+
+class Tangent:
+    """Products with the Jacobian J of a network's outputs for some points in its parameters.
+
+    `Jᵀu` is linear in u, so its own derivative along a direction gives J of that: reverse mode
+    twice, whose graph serves every product. (Forward mode has no formula for some layouts of
+    norms.)
+    """
+
+    def __init__(self, network: Network, theta: Tensor, x: Tensor) -> None:
+        self._theta = theta.detach().requires_grad_()
+        self.outputs = network(self._theta, x)
+        self._u = torch.zeros_like(self.outputs).requires_grad_()
+        (self._back,) = torch.autograd.grad(self.outputs, self._theta, self._u, create_graph=True)
+
+    def pull(self, rows: Tensor) -> Tensor:
+        """J⊤ of rows (n, classes), (P,)."""
+        return torch.autograd.grad(self.outputs, self._theta, rows, retain_graph=True)[0]
+
+    def push(self, direction: Tensor, *, create_graph: bool = False) -> Tensor:
+        """J of a direction (P,), (n, classes)."""
+        options: Any = {"retain_graph": True, "create_graph": create_graph}
+        return torch.autograd.grad(self._back, self._u, direction, **options)[0]
 
 
 def conjugate_gradients(
