@@ -102,7 +102,7 @@ def _forge(**changes: Any) -> None:
     ("changes", "parts"),
     [
         ({"setup": 3}, "setup = 3"),
-        ({"setup": {"data": "digits", "model": 3}}, "model = 3 is not a text"),
+        ({"setup": {"data": "digits", "model": 3}}, "model = 3 is not a string"),
         ({"setup": {"data": "digits", "colour": "red"}}, "unknown option 'colour'"),
         ({"setup": {}}, "does not say what data it stands for"),
         ({"setup": {"data": "gone.npz"}}, "no file or folder gone.npz … has moved … --data"),

@@ -154,7 +154,7 @@ def test_a_preset_for_other_data_asks_before_it_starts(
         ("per_class = 2", "per_clas = 2", ["unknown option 'per_clas'", "did you mean 'per_class"]),
         ("per_class = 2", "per_class = 2.5", ["= 2.5 is not a whole number"]),
         ("width = 4", "with = 4", ["setup: unknown option 'with'", "did you mean 'width'"]),
-        ('model = "convnet-wide"', "model = 3", ["setup: model = 3 is not a text"]),
+        ('model = "convnet-wide"', "model = 3", ["setup: model = 3 is not a string"]),
         (
             "momentum = 0.5",
             "momentom = 0.5",

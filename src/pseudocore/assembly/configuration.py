@@ -66,11 +66,11 @@ def check_tables(table: Mapping[str, Any], *, what: str = "a configuration") -> 
         )
 
 
-_TYPES: dict[str, type] = {"a text": str, "a whole number": int, "a table": Mapping}
+_TYPES: dict[str, type] = {"a string": str, "a whole number": int, "a table": Mapping}
 
 _KINDS = {
-    "method": "a text",
-    "data": "a text",
+    "method": "a string",
+    "data": "a string",
     "seed": "a whole number",
     "shard_size": "a whole number",
     "setup": "a table",

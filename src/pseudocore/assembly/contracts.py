@@ -235,8 +235,8 @@ def _own_data(setup: Setup) -> Dataset:
     """The data a coreset was made from."""
     if setup.data.startswith(hugging_face.PREFIX):
         raise ConfigError(
-            f"the coreset was made from {setup.data}, which a file cannot make be fetched; name it"
-            f" yourself (--data {setup.data}, or data=)",
+            f"the coreset was made from {setup.data}, which is not fetched just because a file"
+            f" names it; name it yourself (--data {setup.data}, or data=)",
             code="remote-data",
             data=setup.data,
         )

@@ -118,7 +118,7 @@ def _numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(
-            f"--budgets {text} is no list of whole numbers; 1,2,5 is one",
+            f"--budgets {text} is not a list of whole numbers, such as 1,2,5",
             code="invalid-budgets",
             budgets=text,
         ) from None

@@ -237,7 +237,7 @@ def _describe(kind: Any) -> str:
                     int: "a whole number",
                     float: "a number",
                     bool: "true or false",
-                    str: "a text",
+                    str: "a string",
                 }.get(one, str(one))
             )
     return " or ".join(words)

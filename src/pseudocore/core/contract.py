@@ -172,7 +172,7 @@ def _data_spec(table: Mapping[str, Any]) -> DataSpec:
     if not isinstance(shape, list) or not shape or not all(_is_count(size) for size in shape):
         raise _refused(f"inputs of shape {shape!r}")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _refused("class names that are no texts")
+        raise _refused("class names that are not strings")
     for name in ("num_classes", "num_train"):
         if not _is_count(table.get(name)):
             raise _refused(f"{name} = {table.get(name)!r} where a whole number should be")
@@ -187,7 +187,7 @@ def _data_spec(table: Mapping[str, Any]) -> DataSpec:
         raise _refused(f"a regression with {num_classes} outputs")
     for name in ("name", "fingerprint"):
         if not isinstance(table.get(name), str):
-            raise _refused(f"{name} = {table.get(name)!r} where a text should be")
+            raise _refused(f"{name} = {table.get(name)!r} where a string should be")
     return DataSpec(
         table["name"],
         tuple(shape),

@@ -68,7 +68,9 @@ def _plain(labels: Any, what: str) -> np.ndarray:
     refuse_several(y, what)
     if y.ndim != 1 or y.dtype.kind not in "biufUSO":
         shape = f"{y.dtype} {y.shape}"
-        raise _unfit(what, f"must be one label per example, a whole number or a text, not {shape}")
+        raise _unfit(
+            what, f"must be one label per example, a whole number or a string, not {shape}"
+        )
     if y.dtype.kind in "US":
         texts = [_text(label) for label in y.tolist()]
         return np.array(texts, dtype=object)

@@ -182,7 +182,7 @@ def _fine_names(folder: Path, version: _Cifar) -> tuple[str, ...]:
 
 def _name(path: Path, name: Any) -> str:
     if not isinstance(name, bytes):
-        raise damaged(path, "has class names that are no texts")
+        raise damaged(path, "has class names that are not strings")
     try:
         return name.decode()
     except UnicodeDecodeError as error:

@@ -60,7 +60,8 @@ def refuse_code(setup: Mapping[str, Any]) -> None:
     name = str(setup.get("features") or "")
     if name == "ready features" or (":" in name and name.split(":")[0] not in LIBRARIES):
         raise ConfigError(
-            f"the coreset was made on features by {name!r}, which a file cannot make run; if you"
+            f"the coreset was made on features by {name!r}, which is not run just because"
+            " a file names it; if you"
             " trust it, name it yourself (--features), or give data that are features already",
             code="custom-features",
             features=name,

@@ -58,7 +58,7 @@ class ChainSampler(ABC):
     a scale of 2, 4 or 8.
     """
     init_scale: Annotated[float | None, Range(above=0)] = None
-    """Chains start at this times standard normal numbers. Defaults to the network's own
+    """Standard deviation of the normal numbers that chains start at. Defaults to the network's own
     initialisation.
     """
 

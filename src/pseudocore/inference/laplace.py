@@ -94,8 +94,8 @@ class Laplace(FitSettings):
     parameters themselves. Defaults to the problem's own.
     """
     choose_prior: Literal["given", "marginal"] = "given"
-    """Whether prior_scale is the last layer's too, or that one has the scale of the largest
-    marginal likelihood, given the network.
+    """Scale of the last layer's prior: prior_scale as given, or the scale of the largest marginal
+    likelihood, given the network.
     """
     predictive: Literal["probit", "mc"] = "probit"
     """From Gaussian logits to probabilities: in closed form, or as an average over num_draws."""

@@ -93,8 +93,8 @@ class LastLayerVI(FitSettings):
     is none. Defaults to the coreset's own, and to 10 for a coreset that brings no settings.
     """
     choose_prior: Literal["left-out", "marginal"] = "left-out"
-    """Whether settings are fitted to left-out labels, or prior_variance and ridge have the largest
-    marginal likelihood of the gaussian one, in place of stored ones.
+    """How settings are fitted: to left-out labels, or prior_variance and ridge by the largest
+    marginal likelihood under the Gaussian one, in place of stored values.
     """
 
     def fit(self, problem: Problem, coreset: Coreset, rng: Rng) -> Posterior:

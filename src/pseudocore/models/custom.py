@@ -57,8 +57,8 @@ def refuse_code(setup: Mapping[str, Any], source: str) -> None:
     model = str(setup.get("model") or "")
     if ":" in model:
         raise ConfigError(
-            f"{source} the network {model!r}, code outside this package, which a file cannot make"
-            f" run; if you trust it, give it yourself (--model {model}, or model=)",
+            f"{source} the network {model!r}, code outside this package, which is not run"
+            f" just because a file names it; if you trust it, give it yourself (--model {model}, or model=)",
             code="custom-model",
             model=model,
         )

@@ -44,17 +44,17 @@ class Pretraining:
     pretrain_epochs: Count = 10
     """Epochs of training the network that the selection is based on."""
     pretrain_optimiser: Literal["adam", "sgd"] = "adam"
-    """Its optimiser; sgd has Nesterov momentum."""
+    """Optimiser of that training; sgd has Nesterov momentum."""
     pretrain_step_size: Annotated[float | None, Range(above=0)] = None
     """Step size of that training. Defaults to .001 for adam and .1 for sgd."""
     pretrain_momentum: Fraction = 0.9
-    """Momentum of sgd there."""
+    """Momentum of sgd in that training."""
     pretrain_weight_decay: NonNegative = 5e-4
-    """Weight decay of sgd there."""
+    """Weight decay of sgd in that training."""
     pretrain_batch_size: Count = 128
-    """Examples per step there."""
+    """Examples per step of that training."""
     pretrain_augment: bool = True
-    """Whether it is trained on augmented images, where the setup augments them."""
+    """Whether that training sees augmented images, where the setup augments them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,6 +180,6 @@ def inputs_of(problem: Problem, coreset: Coreset, on: On | Dataset) -> Inputs:
         sets = corrupted_sets(problem.dataset, (SEVERITY,), NUM_CORRUPTED).values()
         return Inputs(torch.cat([one.x for one in sets]), torch.cat([one.y for one in sets]))
     raise ConfigError(
-        f"on = {on!r} is none of test, held-out and corrupted, and no Dataset",
+        f"on = {on!r} must be test, held-out, corrupted or a Dataset",
         code="unknown-inputs",
     )

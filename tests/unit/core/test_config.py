@@ -134,7 +134,7 @@ def test_every_problem_is_reported_at_once() -> None:
         "loss = 'l2' is not one of 'ce', 'mse'",
         "learn_labels = 1 is not true or false",
         "burn_in = -1 must be at least 0",
-        "note = 7 is not a text",
+        "note = 7 is not a string",
     ):
         assert part in text
     assert "zzz' (did" not in text

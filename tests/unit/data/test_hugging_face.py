@@ -83,7 +83,7 @@ def test_a_file_cannot_make_data_be_fetched() -> None:
     """The provenance of a coreset may be a stranger's."""
     made = pseudocore.reduce("uniform", "moons", per_class=1, model="linear").coreset
     setup = {**made.provenance["setup"], "data": "hf://somebody/something"}
-    with pytest.raises(ConfigError, match="cannot make be fetched") as caught:
+    with pytest.raises(ConfigError, match="not fetched just because a file names it") as caught:
         pseudocore.evaluate(made.with_provenance(setup=setup))
     assert caught.value.code == "remote-data"
 

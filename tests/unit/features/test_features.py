@@ -165,5 +165,5 @@ def test_what_cannot_be_features_is_refused(data: Dataset, fails: Callable[..., 
     with fails("weights-without-network"):
         pc.reduce("uniform", data, feature_weights="w.pt")
     run = pc.reduce("uniform", "digits", features=Counted(), per_class=1)
-    with fails("custom-features", "a file cannot make run"):
+    with fails("custom-features", "not run just because a file names it"):
         pc.evaluate(run.coreset, seeds=1)

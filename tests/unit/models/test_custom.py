@@ -196,7 +196,9 @@ def test_a_coresets_word_runs_no_code(pictures: Dataset) -> None:
         x, torch.tensor([0, 1]), torch.ones(2), provenance={"setup": {"model": "nets_of_mine:net"}}
     )
     nets_of_mine.CALLS.clear()
-    with pytest.raises(ConfigError, match=r"a file cannot make run.*--model nets_of_mine:net"):
+    with pytest.raises(
+        ConfigError, match=r"just because a file names it.*--model nets_of_mine:net"
+    ):
         build_problem(coreset, pictures, device="cpu")
     assert nets_of_mine.CALLS == []
     problem = build_problem(coreset, pictures, device="cpu", model="nets_of_mine:net")

@@ -87,9 +87,7 @@ class BPCWasserstein(HorizonSettings):
     """One covariance for both posteriors, or the spread of every parameter along each trajectory.
     """
     recompute: bool = True
-    """Make every inner step again on the way back rather than keep them all: slower, but memory
-    does not grow with their number.
-    """
+    """Recompute inner steps in the backward pass: slower, but memory does not grow with them."""
 
     def init(self, problem: Problem, rng: Rng) -> BPCWState:
         images = super().init(problem, rng)

@@ -64,7 +64,7 @@ class DC(TrainedMatchingSettings):
 
     distance: Distance = "cosine"
     """Of gradients: cosine over output nodes, mean or sum of squares over weights, or Euclidean;
-    the step size on images belongs to it.
+    `image_lr` must suit it.
     """
 
     def init(self, problem: Problem, rng: Rng) -> MatchingState:

@@ -80,12 +80,12 @@ class LCMatC(TrainedMatchingSettings):
     initial: Initial = "real"
     batch_size: Count = 64
     rho: NonNegative = 0.1
-    """Radius of the neighbourhood in which losses shall agree: the weight of curvature beside
+    """Radius of the neighbourhood in which losses should agree: the weight of curvature beside
     slope; 0 is gradient matching.
     """
     distance: Distance = "cosine"
     """Of gradients: cosine over output nodes, mean or sum of squares over weights, or Euclidean;
-    the step size on images belongs to it.
+    `image_lr` must suit it.
     """
     max_age: Count = 100
     num_inner_steps: Count = 8
