@@ -23,7 +23,7 @@ from pseudocore.methods.select.hilbert import (
     geodesic_ascent,
     least_error,
 )
-from pseudocore.objectives.point_likelihoods import PointModel, projections
+from pseudocore.objectives.point_likelihoods import PointModel, centred, projections
 from pseudocore.objectives.small_models import Gaussian, Location, Softmax, kl, posterior
 from pseudocore.testing import few_digits, small_problem
 
@@ -87,6 +87,13 @@ def naive_frank_wolfe(g: np.ndarray, num: int) -> tuple[list[int], np.ndarray]:
         weight = (1 - share) * weight + share * corner
         order += [best] if best not in order else []
     return order, weight[order]
+
+
+def test_inner_products_are_unbiased_covariances() -> None:
+    """By numpy, with three draws, where dividing by one less matters most."""
+    values = Rng(0).normal(5, 3, dtype=torch.float64)
+    vectors = centred(values)
+    np.testing.assert_allclose((vectors @ vectors.mT).numpy(), np.cov(values.numpy()), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
