@@ -56,6 +56,10 @@ LABELS: dict[str, tuple[str, dict[str, Any]]] = {
     "kernel-herding": ("kernel-herding", {}),
     "kernel-thinning": ("kernel-thinning", {}),
     "stein-thinning": ("stein-thinning", {}),
+    "giga": ("giga", {}),
+    "sparse-vi": ("sparse-vi", {"num_inner": 1, "data_batch": 4000}),
+    "quasi-newton": ("quasi-newton", {"data_batch": 4000}),
+    "coreset-mcmc": ("coreset-mcmc", {"batch_size": 2000}),
     "psvi": ("psvi", {}),
     "bpc-pcd": ("bpc-pcd", {"num_steps": 2000}),
     "vbpc": ("vbpc", {"num_steps": 1500}),
@@ -80,6 +84,7 @@ LEARN = {"bpc-pcd": "hmc", "vbpc-posterior": "last-layer-vi", "vbpc-posterior-30
 STEPS = ("vbpc-300", "vbpc-posterior-300")
 MAIN = ("uniform", "vbpc-posterior", "bpc-pcd", "psvi", "vbpc", "herding")
 REST = ("frepo", "dm", "ncfm", "datm", "rcig", "bpc-fkl", "bpc-rkl", "bpc-w")
+WEIGHTED = ("giga", "quasi-newton", "coreset-mcmc", "sparse-vi")
 KERNELS = ("kernel-herding", "kernel-thinning", "stein-thinning")
 TABULAR = ("uniform", "psvi", "herding", "lcmat-s", "bpc-pcd")
 SHOWN = ("fidelity_kl", "fidelity_floor_kl", "fidelity_tv", "accuracy", "nll")
@@ -108,6 +113,8 @@ def plan(num_seeds: int) -> Iterator[Job]:
         yield from _jobs(digits, STEPS, PER_CLASS, seed)
     for seed in range(num_seeds):
         yield from _jobs(digits, REST, PER_CLASS, seed)
+        yield from _jobs([name for name in digits if "conv" not in name], WEIGHTED, PER_CLASS, seed)
+        yield from _jobs(tabular, WEIGHTED, sizes, seed)
         yield from _jobs(digits, KERNELS, PER_CLASS, seed)
         yield from _jobs(tabular, KERNELS, sizes, seed)
 
