@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pseudocore.evaluation.ranking import Ranking
     from pseudocore.evaluation.size import Size
     from pseudocore.inference.posterior import Posterior, Prediction
+    from pseudocore.selection.arrays import Selection, select
     from pseudocore.workflows import references
     from pseudocore.workflows.distilled import read_distilled
     from pseudocore.workflows.fidelity import fidelity
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "Coreset", "Dataset", "Evaluation", "Examples", "Fidelity", "Posterior", "Prediction",
-    "Problem", "PseudocoreError", "Ranking", "ReduceResult", "Rng", "Size", "__version__",
-    "dataset", "estimators", "evaluate", "fidelity", "infer", "inference", "load", "loggers",
-    "methods", "models", "ranking", "read_distilled", "reduce", "references", "size", "testing",
-    "train_experts",
+    "Problem", "PseudocoreError", "Ranking", "ReduceResult", "Rng", "Selection", "Size",
+    "__version__", "dataset", "estimators", "evaluate", "fidelity", "infer", "inference", "load", "loggers",
+    "methods", "models", "ranking", "read_distilled", "reduce", "references", "select", "size",
+    "testing", "train_experts",
 ]  # fmt: skip
 
 _MODULES = {
@@ -56,6 +57,7 @@ _PLACES = {
     "pseudocore.evaluation.fidelity": ("Fidelity",),
     "pseudocore.evaluation.ranking": ("Ranking",),
     "pseudocore.evaluation.size": ("Size",),
+    "pseudocore.selection.arrays": ("Selection", "select"),
     "pseudocore.workflows.distilled": ("read_distilled",),
     "pseudocore.workflows.fidelity": ("fidelity",),
     "pseudocore.workflows.ranking": ("ranking",),

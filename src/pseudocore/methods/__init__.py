@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pseudocore.methods.select.kernel import KernelHerding, KernelThinning, SteinThinning
     from pseudocore.methods.select.lcmat_s import LCMatS
     from pseudocore.methods.select.sparse_vi import QuasiNewton, SparseVI
+    from pseudocore.methods.select.submodular import FeatureBased, GraphCut, LogDet
     from pseudocore.methods.select.uncertainty import Entropy, LeastConfidence, Margin
     from pseudocore.methods.select.uniform import Uniform
 
@@ -61,6 +62,7 @@ INDEX = {
     "dsa": "condense.dc:DSA",
     "el2n": "select.grand:EL2N",
     "entropy": "select.uncertainty:Entropy",
+    "feature-based": "select.submodular:FeatureBased",
     "forgetting": "select.forgetting:Forgetting",
     "frank-wolfe": "select.hilbert:FrankWolfe",
     "frepo": "bayes.vbpc:FRePo",
@@ -71,6 +73,7 @@ INDEX = {
     "gradmatch": "select.gradmatch:GradMatch",
     "gradmatch-val": "select.gradmatch:GradMatchVal",
     "grand": "select.grand:GraNd",
+    "graph-cut": "select.submodular:GraphCut",
     "herding": "select.herding:Herding",
     "k-center": "select.k_center:KCenter",
     "kernel-herding": "select.kernel:KernelHerding",
@@ -81,6 +84,7 @@ INDEX = {
     "ld": "condense.ld:LabelDistillation",
     "ld-rr": "condense.ld:LabelDistillationRidge",
     "least-confidence": "select.uncertainty:LeastConfidence",
+    "log-det": "select.submodular:LogDet",
     "margin": "select.uncertainty:Margin",
     "mtt": "bayes.bpc_w:MTT",
     "ncfm": "condense.ncfm:NCFM",
@@ -97,10 +101,10 @@ INDEX = {
 __all__ = [
     "CAFE", "CRAIG", "DATM", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "RCIG", "VBPC", "AdaCore",
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
-    "BPCWasserstein", "ContextualDiversity", "CoresetMCMC", "DatasetDistillation", "Entropy", "FRePo", "Forgetting",
-    "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "Herding", "KCenter",
-    "KernelHerding", "KernelThinning", "LCMatC",
-    "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "Margin",
+    "BPCWasserstein", "ContextualDiversity", "CoresetMCMC", "DatasetDistillation", "Entropy", "FRePo", "FeatureBased",
+    "Forgetting", "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "GraphCut",
+    "Herding", "KCenter", "KernelHerding", "KernelThinning", "LCMatC",
+    "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "LogDet", "Margin",
     "QuasiNewton", "SparseVI", "SteinThinning", "Uniform", "register",
 ]  # fmt: skip
 
