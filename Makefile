@@ -5,7 +5,7 @@ ENGINE := .venv/engine/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-engine docs venv lint clean fuzz
+.PHONY: demo test test-engine docs venv lint clean fuzz chaos soak
 
 demo: .venv/.demo
 	$(BIN)/pseudocore demo --out demo
@@ -30,6 +30,16 @@ docs: .venv/.docs
 fuzz: .venv/.fuzz
 	$(BIN)/python tests/hostile/fuzz.py --inputs 5000 --seed $(or $(SEED),0) --keep
 	$(BIN)/python tests/hostile/fuzz_coverage.py -max_total_time=300
+
+chaos: .venv/.dev
+	$(BIN)/python tests/hostile/chaos.py kills --num $(or $(KILLS),10)
+	$(BIN)/python tests/hostile/chaos.py pairs
+	$(BIN)/python tests/hostile/chaos.py evaluations
+	$(BIN)/python tests/hostile/faults.py
+	$(BIN)/python tests/hostile/flags.py
+
+soak: .venv/.dev
+	$(BIN)/python tests/hostile/soak.py --minutes $(or $(MINUTES),5)
 
 venv: .venv/.dev
 
