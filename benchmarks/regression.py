@@ -16,6 +16,7 @@ import math
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from pseudocore.evaluation.metrics import spreads
 from pseudocore.reproduce import records
 
 SIZES = (10, 20, 50, 100, 200)
-METHODS = ("uniform", "herding", "psvi", "vbpc", "bpc-pcd")
+METHODS = ("uniform", "herding", "giga", "psvi", "vbpc", "bpc-pcd")
 STEPS = {"bpc-pcd": 1000, "vbpc": 1000}
 """Fewer than the methods' own 3000 and 2000, for time."""
 SCORES = ("rmse", "nll", "crps", "coverage_50", "coverage_90", "fidelity_kl", "fidelity_w2")
@@ -44,9 +45,13 @@ def main() -> None:
     add("--methods", nargs="+", default=METHODS)
     add("--sizes", type=int, nargs="+", default=SIZES)
     add("--seeds", type=int, default=3)
+    add("--tables", action="store_true", help="print the tables of docs/regression.md, and no more")
     arguments = parser.parse_args()
     path = arguments.out / "regression.jsonl"
     known = records.read(path)
+    if arguments.tables:
+        print_tables(known)
+        return
     sets = {name: data_of(name) for name in arguments.data}
     for size in (None, *arguments.sizes):
         for name, data in sets.items():
@@ -94,6 +99,37 @@ def measured(
         "seconds": round(seconds / len(found), 2),
         "metrics": spreads(found),
     }
+
+
+def print_tables(known: Mapping[str, Any]) -> None:
+    columns = ("uniform", "herding", "giga", "psvi", "vbpc", "bpc-pcd")
+    for score in ("fidelity_kl", "rmse", "nll"):
+        whole = score != "fidelity_kl"
+        names = [
+            "data",
+            "points",
+            *(f"`{one}`" for one in columns),
+            *(["all data"] if whole else []),
+        ]
+        print(f"\n{score}\n\n| {' | '.join(names)} |\n{'|---' * len(names)}|")
+        for data in ("diabetes", "california", "biketrips", "airportdelays"):
+            found = {name: row for name, row in known.items() if name.startswith(f"{data}/linear/")}
+            last = [cell(row, score) for row in found.values() if row["method"] == "full" and whole]
+            for size in SIZES:
+                cells = [cell(found.get(f"{data}/linear/{one}/{size}"), score) for one in columns]
+                print(f"| {' | '.join([data, str(size), *cells, *last])} |")
+
+
+def cell(row: Mapping[str, Any] | None, score: str) -> str:
+    """Mean, and the spread over seeds where it can be seen."""
+    if row is None:
+        return "–"
+    mean, sd = row["metrics"][score]["mean"], row["metrics"][score]["sd"] or 0.0
+    if score == "fidelity_kl" and mean < 1e-6:
+        return "< 1e-6"
+    least = 0.005 if score != "fidelity_kl" else 0.004
+    shown = f"{mean:.2g}" if score == "fidelity_kl" else f"{mean:.3g}"
+    return f"{shown} ± {sd:.2g}" if sd > least * (mean if score == "rmse" else 1) else shown
 
 
 def data_of(name: str) -> pc.Dataset:

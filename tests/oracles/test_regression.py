@@ -141,11 +141,23 @@ def test_crps_and_quantiles_of_a_mixture_by_quadrature() -> None:
         assert torch.allclose(predicted.cdf(places), torch.full((2,), level).double(), atol=1e-9)
 
 
-def test_crps_of_other_packages() -> None:
+def test_crps_of_scoringrules() -> None:
     package = pytest.importorskip("scoringrules", reason="scoringrules is not installed")
     predicted, y = mixture(), torch.tensor([0.7, 3.0]).double()
     theirs = package.crps_mixnorm(y.numpy(), predicted.mean.numpy(), predicted.sd.numpy())
     assert torch.allclose(predicted.crps(y), torch.as_tensor(theirs), atol=1e-6)
+
+
+def test_crps_of_properscoring() -> None:
+    """A Gaussian in closed form; draws without noise as an ensemble."""
+    package = pytest.importorskip("properscoring", reason="properscoring is not installed")
+    predicted, y = mixture(), torch.tensor([0.7, 3.0]).double()
+    mean, sd = predicted.mean[:, :1], predicted.sd[:, :1]
+    theirs = package.crps_gaussian(y.numpy(), mean[:, 0].numpy(), sd[:, 0].numpy())
+    assert torch.allclose(Mixture(mean, sd).crps(y), torch.as_tensor(theirs), atol=1e-10)
+    exact = predicted._replace(sd=torch.full_like(predicted.sd, 1e-9))
+    theirs = package.crps_ensemble(y.numpy(), predicted.mean.numpy())
+    assert torch.allclose(exact.crps(y), torch.as_tensor(theirs), atol=1e-6)
 
 
 def test_scores_of_a_calibrated_predictor() -> None:
