@@ -2,7 +2,7 @@
 
 `python benchmarks/frozen_features.py fashion-mnist.npz --commit HASH --out benchmarks/results`
 
-The first 20,000 training images go once through a ResNet-18 with random weights (7×7 stem, 512
+The first 20,000 training images (without a file, digits of the package, shifted and noisy) go once through a ResNet-18 with random weights (7×7 stem, 512
 features; every call of the network is counted). On the features a linear network is reduced at 1, 5
 and 20 points per class, of all ten classes or of two: upper-body clothes against the rest. Distances
 are to full-data inference by last-layer-vi; `laplace_tv` and `laplace_kl` are those between Laplace's
@@ -21,10 +21,12 @@ import numpy as np
 import torch
 from cells import made_here
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 import pseudocore as pc
 from pseudocore.core.errors import PseudocoreError
 from pseudocore.core.rng import Rng
+from pseudocore.data import digits
 from pseudocore.evaluation.metrics import spreads
 from pseudocore.inference.posterior import average
 from pseudocore.objectives import factored_softmax, small_models
@@ -86,7 +88,7 @@ class ResNet18(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("data", type=Path)
+    add("data", type=Path, nargs="?", help="images; left out, 20,000 shifted and noisy digits")
     add("--out", type=Path, required=True, help="folder of records")
     add("--commit", required=True)
     add("--seeds", type=int, default=2)
@@ -96,25 +98,50 @@ def main() -> None:
     add("--no-laplace", action="store_true", help="leave laplace_tv and laplace_kl out")
     arguments = parser.parse_args()
     path = arguments.out / "frozen_features.jsonl"
-    with np.load(arguments.data) as arrays:
-        x, y = arrays["train_x"][:NUM_TRAIN], arrays["train_y"][:NUM_TRAIN].astype(np.int64)
-        xt, yt = arrays["test_x"][:NUM_TEST], arrays["test_y"][:NUM_TEST].astype(np.int64)
+    x, y, xt, yt = images(arguments.data)
     network = ResNet18(1)
     tasks = {
         "10 classes": (y, yt),
         "2 classes": (np.isin(y, UPPER_BODY) * 1, np.isin(yt, UPPER_BODY) * 1),
     }
+    prefix = "digits, " if arguments.data is None else ""
+    origin = "digits" if arguments.data is None else "fashion"
     for task in arguments.tasks:
         labels, test_labels = tasks[task]
-        data = pc.dataset(x, labels, test=(xt, test_labels), name=f"fashion, {task}")
+        data = pc.dataset(x, labels, test=(xt, test_labels), name=f"{origin}, {task}")
         heads = Heads(not arguments.no_laplace)
         for per_class in arguments.per_class:
             for method in arguments.methods:
                 row = measured(data, network, method, per_class, arguments.seeds, heads)
-                row = {"name": f"{task}/{method}/{per_class}", **row, "seen": network.num_seen}
+                row = {
+                    "name": f"{prefix}{task}/{method}/{per_class}",
+                    **row,
+                    "seen": network.num_seen,
+                }
                 row |= {**made_here(arguments.commit), "command": shlex.join(sys.argv)}
                 print(row["name"], row.get("metrics", row.get("refused")), flush=True)
                 records.put(path, row)
+
+
+def images(path: Path | None) -> tuple[np.ndarray, ...]:
+    """Training images and labels, then those to test on."""
+    if path is not None:
+        with np.load(path) as arrays:
+            x, y = arrays["train_x"][:NUM_TRAIN], arrays["train_y"][:NUM_TRAIN].astype(np.int64)
+            xt, yt = arrays["test_x"][:NUM_TEST], arrays["test_y"][:NUM_TEST].astype(np.int64)
+            return x, y, xt, yt
+    parts, rng = digits(), np.random.default_rng(0)
+    found = []
+    for examples, num in ((parts.train, NUM_TRAIN), (parts.test, NUM_TEST)):
+        which = torch.from_numpy(rng.integers(0, len(examples.y), num))
+        large = interpolate(examples.x[which].float(), size=20, mode="bilinear")[:, 0].numpy()
+        canvas = 25 * rng.standard_normal((num, 28, 28))
+        for image, digit, (down, right) in zip(
+            canvas, large, rng.integers(0, 9, (num, 2)), strict=True
+        ):
+            image[down : down + 20, right : right + 20] += digit
+        found += [canvas.clip(0, 255).astype(np.uint8)[:, None], examples.y[which].numpy()]
+    return tuple(found)
 
 
 class Heads:
@@ -132,13 +159,13 @@ class Heads:
         if not len(self.full):
             x, y = problem.batch(torch.arange(problem.num_train))
             q = small_models.posterior(
-                model, x.double(), y, torch.ones(len(y)).double(), num_newton=10
+                model, x.double(), y, x.new_ones(len(y)).double(), num_newton=10
             )
             self.full = self._predicted(problem, draw(q, NUM_DRAWS, Rng(0)))
             del q
         x, y = problem.inputs(coreset.x).double(), problem.targets(coreset.targets)
         y = y.double() if y.is_floating_point() else y
-        weight = coreset.weight.double()
+        weight = coreset.weight.to(x)
         own = factored_softmax.posterior(model, x, y, weight, num_newton=30)
         found = self._predicted(problem, drawn(own, NUM_DRAWS))
         gap = (self.full.exp() * (self.full - found)).sum(1).mean()
@@ -148,14 +175,14 @@ class Heads:
     def _predicted(self, problem: Any, thetas: Tensor) -> Tensor:
         x = small_models.with_one(problem.inputs(problem.data.test.x).double())
         heads = thetas.view(len(thetas), problem.num_classes, -1)
-        return average((x @ head.mT).log_softmax(1) for head in heads)[0]
+        return average((x @ head.mT).log_softmax(1) for head in heads)[0].cpu()
 
 
 def drawn(q: FactoredGaussian, num: int) -> Tensor:
     """(num, p) draws: Σ times what has covariance Σ⁻¹, of points and prior."""
     generator = torch.Generator().manual_seed(1)
-    of_points = torch.randn(num, *q.roots.shape[:2], generator=generator).double()
-    of_prior = torch.randn(num, len(q.mean), generator=generator).double() / q.variance**0.5
+    of_points = torch.randn(num, *q.roots.shape[:2], generator=generator).to(q.mean)
+    of_prior = torch.randn(num, len(q.mean), generator=generator).to(q.mean) / q.variance**0.5
     along = torch.einsum("mca,sma,mh->sch", q.roots, of_points, q.inputs).flatten(1)
     return q.mean + torch.stack([q.times(one) for one in along + of_prior])
 

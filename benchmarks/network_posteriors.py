@@ -52,7 +52,9 @@ def main() -> None:
     method, budget = (
         ("uniform", {"per_class": 10}) if arguments.points == "coreset" else ("full", {})
     )
-    run = pc.reduce(method, "digits", model="mlp", width=32, depth=1, seed=0, **budget)
+    run = pc.reduce(
+        method, "digits", model="mlp", width=32, depth=1, seed=0, device="cpu", **budget
+    )
     x, y = run.problem.data.test
     exact = fitted("hmc", {}, run, REFERENCE_SEED)(x)
     for name in arguments.inference:
