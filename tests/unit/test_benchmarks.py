@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pseudocore import api
@@ -318,3 +319,19 @@ def test_the_regression_page_has_the_stored_results() -> None:
                     assert mean < 1e-6 if is_small else abs(float(shown) / mean - 1) < 0.12
                     num += 1
     assert num > 150
+
+
+def test_fashion_budget(script: Script, tmp_path: Path) -> None:
+    """On tiny pictures; each method gets the steps that its time allows."""
+    x = np.random.default_rng(0).integers(0, 255, (200, 8, 8), dtype=np.uint8)
+    y = np.arange(200) % 10
+    np.savez(tmp_path / "set.npz", train_x=x, train_y=y, test_x=x[:40], test_y=y[:40])
+    module = script("fashion_budget")
+    module.EVALUATE, module.SETUP = {"sgd": {"num_steps": 2}}, {"model": "linear", "device": "cpu"}
+    line = f"{tmp_path / 'set.npz'} --seconds 0.1 --methods uniform dm --out {tmp_path}"
+    script("fashion_budget", line)
+    rows = records.read(tmp_path / "fashion.jsonl")
+    assert set(rows) == {"uniform", "dm"}
+    assert rows["dm"]["options"]["num_steps"] >= 1
+    assert "num_steps" not in rows["uniform"]["options"]
+    assert 0 <= rows["dm"]["evaluations"]["sgd"]["accuracy"]["mean"] <= 1
