@@ -10,9 +10,9 @@ With similarities $s_{ij}$ of a positive semi-definite kernel and non-negative f
 | `FeatureBased` | $\sum_d g\big(\sum_{j \in S} \phi_{jd}\big)$ for a concave $g$: a root or $\log(1 + t)$ |
 
 All are submodular: what a point adds falls as more are taken, so the greedy rule reaches $1 - 1/e$ of
-the best $F$ (Nemhauser et al. 1978). Ties go to the lowest index. Each choice costs O(n) for the
-first three, whose matrix is given, beside a row of it (`LogDet`: times the points taken;
-`FacilityLocation`: the matrix), and O(n · d) for the last.
+the best $F$ (Nemhauser et al. 1978). Ties go to the lowest index. Given the
+matrix, a choice costs O(n) for `GraphCut`, O(n) times the points taken for `LogDet`, and the whole
+matrix for `FacilityLocation`. For `FeatureBased` it costs O(n · d).
 """
 
 from typing import Literal, NamedTuple, Protocol

@@ -25,7 +25,7 @@ Cost: as `mtt`, `num_inner_steps` gradients in $\theta$ and as many Hessian-vect
 
 Deviations:
   D1. Labels start halfway between what an expert predicts for the initial images and their one-hot
-      labels, so that no image starts with another class; the paper starts from images that an
+      labels, so that no image starts with another class. The paper starts from images that an
       expert gets right, with its prediction alone.
   D2. The inner step size is learned as for `bpc-w` (its D1).
   D3. PAD also leaves out of the experts' training what is too easy or too hard for the budget.

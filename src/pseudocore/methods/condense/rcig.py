@@ -1,9 +1,9 @@
 r"""RCIG: points learned by implicit gradients through a convex training.
 
 Loo, Hasani, Lechner, Rus (2023), "Dataset Distillation with Convexified Implicit Gradients".
-Training on the points $u$ with targets $\hat Y$ is that of a network linear around the parameters
-$\theta_0$ of a network of a pool, $f_\delta(x) = f(x) + J(x)\,\delta$ with $J = \partial f /
-\partial\theta_0$: ridge regression, whose end is unique,
+A network of a pool, of parameters $\theta_0$, is replaced by its tangent, $f_\delta(x) = f(x) +
+J(x)\,\delta$ with $J = \partial f / \partial\theta_0$. Training that on the points $u$ with targets
+$\hat Y$ is ridge regression, whose end is unique,
 
 $$ \delta^* = \operatorname*{argmin}_\delta\; \tfrac12 \sum_m w_m \lVert f_\delta(u_m) - \hat y_m
    \rVert^2 + \tfrac\lambda2 \lVert\delta\rVert^2, \qquad

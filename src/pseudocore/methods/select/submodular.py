@@ -1,9 +1,8 @@
 r"""Graph cut, log-determinant and feature-based selection: siblings of facility location.
 
-Iyer, Bilmes (2013), "Submodular optimization with submodular cover and submodular knapsack
-constraints", name them among others; Krause, Guestrin (2008), "Near-optimal sensor placements in
-Gaussian processes", the log-determinant; Wei, Iyer, Bilmes (2015), "Submodularity in data subset
-selection and active learning", graph cut and features. In each class
+Wei, Iyer, Bilmes (2015), "Submodularity in data subset selection and active learning": graph cut
+and features. Krause, Guestrin (2008), "Near-optimal sensor placements in Gaussian processes": the
+log-determinant. In each class
 
 $$ \text{graph cut}\ \sum_i \sum_{j \in S} s_{ij} - \lambda \sum_{i,j \in S} s_{ij}, \qquad
    \text{log-det}\ \log\det(I + s_{SS} / \nu), \qquad
