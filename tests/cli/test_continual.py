@@ -74,16 +74,24 @@ def test_bad_input_is_one_sentence(
 @pytest.mark.parametrize(
     "words", ["continual runs/u", "reduce uniform --preset runs/u/config.toml"]
 )
+@pytest.mark.parametrize("field", ['model = "os:abort"', 'model = "linear"\nfeatures = "os:abort"'])
 def test_code_that_a_file_names_does_not_run(
-    refused: Callable[[str], str], run: Path, words: str
+    refused: Callable[[str], str], run: Path, words: str, field: str
 ) -> None:
     """`os:abort` would end this process."""
     file = run / "config.toml"
     text = file.read_text()
-    file.write_text(text.replace('model = "linear"', 'model = "os:abort"'))
+    file.write_text(text.replace('model = "linear"', field))
     assert file.read_text() != text
     out = " --out other" if words.startswith("reduce") else ""
-    assert "code outside this package" in refused(words + out)
+    assert "not run just because a file names it" in refused(words + out)
+
+
+def test_networks_served_that_a_file_names_do_not_run(refused: Callable[[str], str]) -> None:
+    table = 'method = "bpc-pcd"\n[setup]\nmodel = "linear"\n[options]\nalso = "mlp, os:abort"\n'
+    Path("own.toml").write_text(table)
+    said = refused("reduce bpc-pcd digits --preset own.toml --out other")
+    assert "not run just because a file names it" in said
 
 
 def test_another_network_can_be_named(done: Done, run: Path) -> None:

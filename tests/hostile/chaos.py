@@ -183,8 +183,12 @@ def pairs(num: int) -> Iterator[dict[str, Any]]:
         path = Path(name) / "state.safetensors"
         gates = [os.pipe() for _ in range(2)]
         done = os.pipe()
+        children = []
         for number, (start, _) in enumerate(gates):
-            if not os.fork():
+            children.append(os.fork())
+            if not children[-1]:
+                for _, gate in gates:
+                    os.close(gate)  # so that it ends when the parent does
                 values = {"x": torch.full((256,), float(number))}
                 code = 0
                 try:
@@ -196,24 +200,30 @@ def pairs(num: int) -> Iterator[dict[str, Any]]:
                     code = 1
                     os.write(done[1], b"xx")
                 os._exit(code)
-        for _ in range(num):
+        try:
+            for _ in range(num):
+                for _, gate in gates:
+                    os.write(gate, b"g")
+                got = 0
+                while got < 2:
+                    answer = os.read(done[0], 2 - got)
+                    if b"x" in answer:
+                        raise SystemExit("a writer was refused")
+                    got += len(answer)
+                try:
+                    tensors, header = read_tensors(path, kind="state")
+                    counts[header["by"]] += 1
+                    corrupt += bool((tensors["x"] != header["by"]).any())
+                except ArtifactError:
+                    corrupt += 1
             for _, gate in gates:
-                os.write(gate, b"g")
-            got = 0
-            while got < 2:
-                answer = os.read(done[0], 2 - got)
-                if b"x" in answer:
-                    raise SystemExit("a writer was refused")
-                got += len(answer)
-            try:
-                tensors, header = read_tensors(path, kind="state")
-                counts[header["by"]] += 1
-                corrupt += bool((tensors["x"] != header["by"]).any())
-            except ArtifactError:
-                corrupt += 1
-        for _, gate in gates:
-            os.write(gate, b"e")
-        codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in gates]
+                os.write(gate, b"e")
+            codes = [ended(process) for process in children]
+            children = []
+        finally:
+            for process in children:
+                os.kill(process, signal.SIGKILL)
+                ended(process)
         left = len(list(Path(name).iterdir())) - 1
     yield {
         "what": "pairs", "pairs": num, "corrupt": corrupt, "left_over": left, "last_by": counts,

@@ -107,7 +107,7 @@ def build_problem(
     fields = {name: value for name, value in fields.items() if value is not None}
     is_embedded = isinstance(data, Dataset) and data.embedded is not None
     if alone is None and not is_embedded and not {"features", "feature_weights"} & {*changes}:
-        backbone.refuse_code(fields)
+        backbone.refuse_code(fields, "the coreset was made with")
     setup = config.build(Setup, fields, what="setup")
     given: Dataset | DataSpec | None
     if alone is not None:

@@ -10,15 +10,14 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from pseudocore.assembly import NETWORK_FIELDS, Reduction, reading
+from pseudocore.assembly.trust import refuse_named_code
 from pseudocore.cli import flags as flagging
 from pseudocore.cli.console import hint, out, print_json, progress
 from pseudocore.cli.flags import AtLeastOne, Device, Json
 from pseudocore.cli.output import file_name, keep_and_show
-from pseudocore.core import config
 from pseudocore.core.registry import inferences
 from pseudocore.data import read
 from pseudocore.evaluation.names import format_metric, metric_title
-from pseudocore.models import custom
 from pseudocore.reproduce import continual as protocol
 from pseudocore.store.files import write_json
 from pseudocore.store.run_folder import Run, refuse_own_file
@@ -61,9 +60,10 @@ def _function(name: str) -> Callable[..., Any]:
         if keep is not None:
             refuse_own_file(keep)
         reduction = Reduction.from_config(folder.config)
-        if model is None:
-            custom.refuse_code(config.to_dict(reduction.setup), f"{run} was made with")
-        elif model != reduction.setup.model:  # which has its own width and norm
+        named = () if model is None else ("model",)
+        own = reduction.to_config()
+        refuse_named_code(own["setup"], own["options"], f"{run} was made with", named=named)
+        if model is not None and model != reduction.setup.model:  # which has its own width and norm
             others: dict[str, Any] = dict.fromkeys(NETWORK_FIELDS)
             setup = replace(reduction.setup, model=model, **others)
             reduction = replace(reduction, setup=setup)

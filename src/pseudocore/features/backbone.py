@@ -55,13 +55,12 @@ def name_of(features: Any) -> str:
     return place_of(features) if isinstance(features, nn.Module) else "ready features"
 
 
-def refuse_code(setup: Mapping[str, Any]) -> None:
-    """Refuse code that a coreset's file names, and objects it cannot rebuild."""
+def refuse_code(setup: Mapping[str, Any], source: str) -> None:
+    """Refuse code that a file names, and objects it cannot rebuild; `source` says which file."""
     name = str(setup.get("features") or "")
     if name == "ready features" or (":" in name and name.split(":")[0] not in LIBRARIES):
         raise ConfigError(
-            f"the coreset was made on features by {name!r}, which is not run just because"
-            " a file names it; if you"
+            f"{source} features by {name!r}, which is not run just because a file names it; if you"
             " trust it, name it yourself (--features), or give data that are features already",
             code="custom-features",
             features=name,

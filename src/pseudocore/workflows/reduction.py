@@ -9,6 +9,7 @@ from typing import Any
 from pseudocore.assembly import Reduction, networks, resolve
 from pseudocore.assembly.contracts import contract_of
 from pseudocore.assembly.presets import read as read_preset
+from pseudocore.assembly.trust import refuse_named_code
 from pseudocore.core import config
 from pseudocore.core.budget import PER_CLASS, Budget, with_budget
 from pseudocore.core.errors import ConfigError, RunError
@@ -20,7 +21,6 @@ from pseudocore.core.types import Coreset, NeedsExperts, NeedsReference, Selecto
 from pseudocore.engine import Engine
 from pseudocore.features.embed import nearest
 from pseudocore.inference.last_layer_vi import calibrated
-from pseudocore.models import custom
 from pseudocore.runtime import profiling
 from pseudocore.runtime.loop import Outcome, run
 from pseudocore.runtime.shortage import advising
@@ -76,8 +76,8 @@ def configuration(
             method=table["method"],
         )
     table = {"setup": {}, "options": {}, **table, "method": method}
-    if "model" not in setup:
-        custom.refuse_code(table["setup"], f"preset {preset!r} names")
+    source = f"preset {preset!r} names"
+    refuse_named_code(table["setup"], table["options"], source, named={*setup, *options})
     if "data" in setup:
         table.pop("data", None)
     if seed is not None:
