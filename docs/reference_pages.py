@@ -50,7 +50,11 @@ def methods_page() -> str:
         "Written by `python docs/reference_pages.py` from the code.",
     ]
     for kind, title in KINDS.items():
-        lines += ["", f"## {title}", "", "| method | what it is | paper |", "|---|---|---|"]
+        lines += ["", f"## {title}", ""]
+        lines += [
+            "| method | what it is | targets | learns weights | paper |",
+            "|---|---|---|---|---|",
+        ]
         lines += [_row(entry) for entry in methods if entry.kind == kind]
     lines += [
         "", "## Inferences", "", "What turns a coreset, or a full data set, into a posterior "
@@ -74,7 +78,7 @@ def _row(entry: Entry) -> str:
     own = DOCS / f"{entry.name}.md"
     pages = [own] if own.is_file() else pages
     linked = f"[{name}]({pages[0].name})" if pages else name
-    return f"| {linked} | {entry.summary} | {entry.paper} |"
+    return f"| {linked} | {entry.summary} | {entry.targets} | {entry.weights} | {entry.paper} |"
 
 
 def _python_page() -> str:

@@ -2,7 +2,11 @@
 of options.
 """
 
+from typing import get_args
+
+from pseudocore.core import config
 from pseudocore.core.registry import methods
+from pseudocore.core.types import LearnsTotalWeight
 from pseudocore.models.dense import MLP, Linear
 from pseudocore.testing import MethodConformance
 
@@ -38,3 +42,19 @@ for entry in methods:
     name = f"Test{entry.make.__name__}"
     fields = {"method": entry.make, **ATTRIBUTES.get(entry.name, {}), **LEFT_OUT}
     globals()[name] = type(name, (MethodConformance,), fields)
+
+
+def test_every_method_says_what_it_targets_and_whether_it_finds_weights() -> None:
+    """In its registration, which the list of methods reads, and by its fields."""
+    for entry in methods:
+        assert entry.targets, entry.name
+        fields = {option.name: option for option in config.options(entry.make)}
+        found = "no"
+        if isinstance(entry.make(), LearnsTotalWeight):
+            found = "yes"
+        elif "weighting" in fields:
+            kinds = config.alternatives(fields["weighting"].type)
+            choices = {choice for kind in kinds for choice in get_args(kind)}
+            of_its_own = fields["weighting"].default not in ("mass", "ones")
+            found = "yes" if of_its_own else "option" if "learned" in choices else "no"
+        assert entry.weights == found, entry.name

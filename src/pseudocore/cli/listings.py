@@ -30,14 +30,16 @@ _KINDS = {
 
 def methods(*, json: Json = False) -> int:
     if json:
-        fields = ("name", "kind", "paper", "summary")
+        fields = ("name", "kind", "targets", "weights", "paper", "summary")
         print_json([{field: getattr(entry, field) for field in fields} for entry in registry])
         return 0
     for kind, title in _KINDS.items():
         out.print(f"{title}:")
         for entry in registry:
             if entry.kind == kind:
-                out.print(f"  {entry.name:<17}{entry.summary}")
+                weights = {"yes": "w", "option": "(w)"}.get(entry.weights, "")
+                out.print(f"  {entry.name:<17}{entry.targets:<11}{weights:<4}{entry.summary}")
+    out.print("w: finds weights of its own, (w): as an option; before it, what a method targets")
     out.print(f"inference: {', '.join(entry.name for entry in inferences)}")
     hint("next: pseudocore reduce METHOD --help; pseudocore presets; --json adds the papers")
     return 0

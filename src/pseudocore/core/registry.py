@@ -14,7 +14,7 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pseudocore.core.errors import ConfigError
 
@@ -35,6 +35,10 @@ class Entry:
     summary: str
     """First line of the class's docstring."""
     load: Callable[[], Any]
+    targets: str = ""
+    """What a method brings near that of all data: posterior, gradients, features, function, …"""
+    weights: str = ""
+    """Whether a method finds weights: yes, no, or by an option."""
 
     @property
     def make(self) -> Any:
@@ -53,7 +57,13 @@ class Registry:
         self._plugins_loaded = False
 
     def register(
-        self, name: str, *, kind: str = "", paper: str = ""
+        self,
+        name: str,
+        *,
+        kind: str = "",
+        paper: str = "",
+        targets: str = "",
+        weights: Literal["yes", "no", "option", ""] = "",
     ) -> Callable[[type[T]], type[T]]:
         """A decorator that enters a class under `name`."""
 
@@ -68,7 +78,8 @@ class Registry:
                     name=name,
                 )
             self._classes[name] = cls
-            self._entries[name] = Entry(name, kind, paper, _first_line(cls.__doc__), lambda: cls)
+            summary = _first_line(cls.__doc__)
+            self._entries[name] = Entry(name, kind, paper, summary, lambda: cls, targets, weights)
             return cls
 
         return add
@@ -206,8 +217,10 @@ def _from_source(name: str, place: str) -> Entry:
                     for one in keywords
                 }
                 summary = _first_line(ast.get_docstring(node))
+                about = {word: said[word] for word in ("targets", "weights") if word in said}
                 load = partial(_import, module, cls)
-                return Entry(name, said.get("kind", ""), said.get("paper", ""), summary, load)
+                kind, paper = (said.get(word, "") for word in ("kind", "paper"))
+                return Entry(name, kind, paper, summary, load, **about)
     raise LookupError(f"{place} does not register itself as {name!r}")
 
 

@@ -20,7 +20,7 @@ Share = Annotated[float, Range(above=0, high=0.5)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointSettings(Budget):
+class BalancedBudget(Budget):
     """How many points a selector takes, and whether of every class."""
 
     balanced: bool = True
@@ -46,7 +46,7 @@ class PointSettings(Budget):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectorSettings(PointSettings):
+class SelectorSettings(BalancedBudget):
     """How many points a selector takes, and what they weigh."""
 
     weighting: Literal["mass", "ones", "learned"] = "mass"
@@ -64,7 +64,7 @@ class Group(NamedTuple):
     label: int  # their class, or -1 for all classes together; separates random streams
 
 
-def groups(problem: Problem, settings: PointSettings) -> list[Group]:
+def groups(problem: Problem, settings: BalancedBudget) -> list[Group]:
     """The classes, or the whole training set as one group."""
     settings.check(problem)
     if settings.balanced:
@@ -74,7 +74,7 @@ def groups(problem: Problem, settings: PointSettings) -> list[Group]:
     return [Group(torch.arange(problem.num_train), num, -1)]
 
 
-def random_points(problem: Problem, settings: PointSettings, rng: Rng) -> tuple[Tensor, Tensor]:
+def random_points(problem: Problem, settings: BalancedBudget, rng: Rng) -> tuple[Tensor, Tensor]:
     """Random training points (M,) of each group, and their weights: each group's examples divided
     by its points.
     """

@@ -52,7 +52,13 @@ from pseudocore.objectives.unroll import Energy, View, augment_vjp, descend
 from pseudocore.training.losses import Loss
 
 
-@methods.register("bpc-cd", kind="bayes", paper="Tiwary et al. 2023, arXiv 2303.11278")
+@methods.register(
+    "bpc-cd",
+    kind="bayes",
+    paper="Tiwary et al. 2023, arXiv 2303.11278",
+    targets="posterior",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class BPCContrastiveDivergence(HorizonSettings):
     """Bayesian pseudo-coreset by contrastive divergence."""

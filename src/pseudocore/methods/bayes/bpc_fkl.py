@@ -46,7 +46,13 @@ from pseudocore.objectives.trajectory import HorizonSettings, near
 from pseudocore.objectives.unroll import Energy, View, augment_vjp, descend
 
 
-@methods.register("bpc-fkl", kind="bayes", paper="Kim et al. 2022, arXiv 2210.06205")
+@methods.register(
+    "bpc-fkl",
+    kind="bayes",
+    paper="Kim et al. 2022, arXiv 2210.06205",
+    targets="posterior",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class BPCForwardKL(HorizonSettings):
     """Bayesian pseudo-coreset by forward KL divergence."""

@@ -100,7 +100,13 @@ class WalkInfo(NamedTuple):
     accept: Tensor  # acceptance probability (chains,)
 
 
-@methods.register("bpc-pcd", kind="bayes", paper="Kim et al. 2022, arXiv 2210.06205")
+@methods.register(
+    "bpc-pcd",
+    kind="bayes",
+    paper="Kim et al. 2022, arXiv 2210.06205",
+    targets="posterior",
+    weights="option",
+)
 @dataclass(frozen=True, kw_only=True)
 class BPCPersistentChains(Budget):
     """Pseudo-coreset by the exact forward KL, from persistent Hamiltonian chains."""

@@ -50,7 +50,13 @@ from pseudocore.runtime import autodiff
 from pseudocore.runtime.execution import map_independent, repeated
 
 
-@methods.register("bpc-rkl", kind="bayes", paper="Kim et al. 2022, arXiv 2210.06205")
+@methods.register(
+    "bpc-rkl",
+    kind="bayes",
+    paper="Kim et al. 2022, arXiv 2210.06205",
+    targets="posterior",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class BPCReverseKL(TrajectorySettings):
     """Bayesian pseudo-coreset by reverse KL divergence."""

@@ -71,7 +71,13 @@ class BPCWInfo(NamedTuple):
     """Step size of the inner training, after the step."""
 
 
-@methods.register("bpc-w", kind="bayes", paper="Kim et al. 2022, arXiv 2210.06205")
+@methods.register(
+    "bpc-w",
+    kind="bayes",
+    paper="Kim et al. 2022, arXiv 2210.06205",
+    targets="posterior",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class BPCWasserstein(HorizonSettings):
     """Bayesian pseudo-coreset by Wasserstein distance."""
@@ -121,7 +127,13 @@ class BPCWasserstein(HorizonSettings):
         return image_sgd.coreset(problem, self, x, y, inner_lr=inner_lr)
 
 
-@methods.register("mtt", kind="condense", paper="Cazenavette et al. 2022, arXiv 2203.11932")
+@methods.register(
+    "mtt",
+    kind="condense",
+    paper="Cazenavette et al. 2022, arXiv 2203.11932",
+    targets="trajectory",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class MTT(BPCWasserstein):
     """Matching training trajectories: `bpc-w` under its first name."""

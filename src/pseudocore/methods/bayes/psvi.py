@@ -116,7 +116,11 @@ class PSVIInfo(NamedTuple):
 
 
 @methods.register(
-    "psvi", kind="bayes", paper="Manousakas et al. 2020; Kim et al. 2022, arXiv 2210.06205"
+    "psvi",
+    kind="bayes",
+    paper="Manousakas et al. 2020; Kim et al. 2022, arXiv 2210.06205",
+    targets="posterior",
+    weights="yes",
 )
 @dataclass(frozen=True, kw_only=True)
 class PSVI(Budget):

@@ -224,7 +224,9 @@ class FeatureRegression(ImageSettings, RegressionSettings, PoolSettings, ABC):
         return learned._replace(x=x, y=y, log_weight=log_weight)
 
 
-@methods.register("vbpc", kind="bayes", paper="VBPC 2025, arXiv 2502.21143")
+@methods.register(
+    "vbpc", kind="bayes", paper="VBPC 2025, arXiv 2502.21143", targets="posterior", weights="option"
+)
 @dataclass(frozen=True, kw_only=True)
 class VBPC(FeatureRegression):
     """Variational Bayesian pseudo-coreset."""
@@ -292,7 +294,13 @@ def _full_predictive(problem: Problem) -> Tensor:
     return problem.reference.train_log_probs
 
 
-@methods.register("frepo", kind="condense", paper="Zhou et al. 2022, arXiv 2206.00719")
+@methods.register(
+    "frepo",
+    kind="condense",
+    paper="Zhou et al. 2022, arXiv 2206.00719",
+    targets="function",
+    weights="option",
+)
 @dataclass(frozen=True, kw_only=True)
 class FRePo(FeatureRegression):
     """Dataset distillation by neural feature regression."""

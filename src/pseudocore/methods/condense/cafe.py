@@ -60,7 +60,13 @@ class RealFeatures(NamedTuple):
     """Labels (n,)."""
 
 
-@methods.register("cafe", kind="condense", paper="Wang et al. 2022, arXiv 2203.01531")
+@methods.register(
+    "cafe",
+    kind="condense",
+    paper="Wang et al. 2022, arXiv 2203.01531",
+    targets="features",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class CAFE(TrainedMatchingSettings):
     """Condensation by aligning the features of every class, layer by layer."""

@@ -64,7 +64,13 @@ class DATMState(NamedTuple):
     """() steps taken."""
 
 
-@methods.register("datm", kind="condense", paper="Guo et al. 2024, arXiv 2310.05773")
+@methods.register(
+    "datm",
+    kind="condense",
+    paper="Guo et al. 2024, arXiv 2310.05773",
+    targets="trajectory",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class DATM(HorizonSettings):
     """Matching training trajectories of a difficulty that suits the budget."""

@@ -57,7 +57,13 @@ from pseudocore.objectives.unroll import View
 from pseudocore.selection.last_layer_gradients import LastLayer
 
 
-@methods.register("dc", kind="condense", paper="Zhao et al. 2021, arXiv 2006.05929")
+@methods.register(
+    "dc",
+    kind="condense",
+    paper="Zhao et al. 2021, arXiv 2006.05929",
+    targets="gradients",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class DC(TrainedMatchingSettings):
     """Condensation by gradient matching."""
@@ -96,10 +102,16 @@ class DC(TrainedMatchingSettings):
         return trajectory.view_of(problem)
 
 
-@methods.register("dsa", kind="condense", paper="Zhao & Bilen 2021, arXiv 2102.08259")
+@methods.register(
+    "dsa",
+    kind="condense",
+    paper="Zhao & Bilen 2021, arXiv 2102.08259",
+    targets="gradients",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class DSA(DC):
-    """Condensation by gradient matching under one random augmentation of real and pseudo-images."""
+    """Gradient matching under one random augmentation of real and pseudo-images."""
 
     initial: Initial = "real"
     strategy: str = "color_crop_cutout_flip_scale_rotate"

@@ -70,7 +70,13 @@ class DDInfo(NamedTuple):
     """Step size of the students' training, after the step."""
 
 
-@methods.register("dd", kind="condense", paper="Wang et al. 2018, arXiv 1811.10959")
+@methods.register(
+    "dd",
+    kind="condense",
+    paper="Wang et al. 2018, arXiv 1811.10959",
+    targets="function",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class DatasetDistillation(UnrolledSettings, ImageSettings):
     """Dataset distillation: the loss on real data, differentiated through training on images."""

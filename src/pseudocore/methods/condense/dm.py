@@ -41,7 +41,13 @@ from pseudocore.objectives.trajectory import view_of
 from pseudocore.runtime import autodiff
 
 
-@methods.register("dm", kind="condense", paper="Zhao & Bilen 2023, arXiv 2110.04181")
+@methods.register(
+    "dm",
+    kind="condense",
+    paper="Zhao & Bilen 2023, arXiv 2110.04181",
+    targets="features",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class DM(MatchingSettings):
     """Condensation by matching mean features in random networks."""

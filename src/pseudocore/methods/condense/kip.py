@@ -59,7 +59,13 @@ class KIPState(NamedTuple):
     step: Tensor  # () steps taken
 
 
-@methods.register("kip", kind="condense", paper="Nguyen et al. 2021, arXiv 2011.00050")
+@methods.register(
+    "kip",
+    kind="condense",
+    paper="Nguyen et al. 2021, arXiv 2011.00050",
+    targets="function",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class KIP(ImageSettings, RegressionSettings):
     """Kernel inducing points."""

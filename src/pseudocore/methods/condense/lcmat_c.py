@@ -71,7 +71,13 @@ class LCMatCState(NamedTuple):
     """Matching steps done under it, ()."""
 
 
-@methods.register("lcmat-c", kind="condense", paper="Shin et al. 2023, arXiv 2303.04449")
+@methods.register(
+    "lcmat-c",
+    kind="condense",
+    paper="Shin et al. 2023, arXiv 2303.04449",
+    targets="gradients",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class LCMatC(TrainedMatchingSettings):
     """Condensation by matching slope and curvature of the loss around trained networks."""

@@ -76,7 +76,13 @@ class LDInfo(NamedTuple):
     """Mean probability that a label assigns to the class of its image."""
 
 
-@methods.register("ld", kind="condense", paper="Bohdal et al. 2020, arXiv 2006.08572")
+@methods.register(
+    "ld",
+    kind="condense",
+    paper="Bohdal et al. 2020, arXiv 2006.08572",
+    targets="function",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class LabelDistillation(UnrolledSettings):
     """Label distillation: soft labels of real images, learned through training on them."""
@@ -137,7 +143,13 @@ class LDRidgeState(NamedTuple):
     step: Tensor  # () steps taken
 
 
-@methods.register("ld-rr", kind="condense", paper="Bohdal et al. 2020, arXiv 2006.08572")
+@methods.register(
+    "ld-rr",
+    kind="condense",
+    paper="Bohdal et al. 2020, arXiv 2006.08572",
+    targets="function",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class LabelDistillationRidge(RegressionSettings, PoolSettings):
     """Label distillation by ridge regression: real-valued targets of real images."""

@@ -66,7 +66,13 @@ class NCFMState(NamedTuple):
     scale_moments: Moments
 
 
-@methods.register("ncfm", kind="condense", paper="Wang et al. 2025, arXiv 2502.20653")
+@methods.register(
+    "ncfm",
+    kind="condense",
+    paper="Wang et al. 2025, arXiv 2502.20653",
+    targets="features",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class NCFM(ExpertSettings):
     """Condensation by matching characteristic functions of features."""

@@ -73,7 +73,13 @@ class RCIGState(NamedTuple):
     step: Tensor  # () steps taken
 
 
-@methods.register("rcig", kind="condense", paper="Loo et al. 2023, arXiv 2302.06755")
+@methods.register(
+    "rcig",
+    kind="condense",
+    paper="Loo et al. 2023, arXiv 2302.06755",
+    targets="function",
+    weights="no",
+)
 @dataclass(frozen=True, kw_only=True)
 class RCIG(ImageSettings, RegressionSettings, PoolSettings):
     """Points learned by implicit gradients through a convex training."""

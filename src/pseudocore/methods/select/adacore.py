@@ -39,7 +39,13 @@ from pseudocore.selection.last_layer_gradients import GradientMetric, mean_curva
 from pseudocore.training.pretrain import FeatureNetwork, extract_last_layer
 
 
-@methods.register("adacore", kind="select", paper="Pooladzandi et al. 2022, arXiv 2207.13887")
+@methods.register(
+    "adacore",
+    kind="select",
+    paper="Pooladzandi et al. 2022, arXiv 2207.13887",
+    targets="gradients",
+    weights="option",
+)
 @dataclass(frozen=True, kw_only=True)
 class AdaCore(FeatureNetwork, FacilitySelection):
     """Points whose gradients, preconditioned by curvature, cover those of their class."""

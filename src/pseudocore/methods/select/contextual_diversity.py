@@ -29,7 +29,13 @@ from pseudocore.selection.greedy import farthest_first
 from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
 
-@methods.register("c-div", kind="select", paper="Agarwal et al. 2020, arXiv 2008.05723")
+@methods.register(
+    "c-div",
+    kind="select",
+    paper="Agarwal et al. 2020, arXiv 2008.05723",
+    targets="difficulty",
+    weights="option",
+)
 @dataclass(frozen=True, kw_only=True)
 class ContextualDiversity(Pretraining, SelectorSettings):
     """Points whose predictions differ most from each other within their class."""

@@ -35,7 +35,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference.persistent_chains import Chains, Networks, move
-from pseudocore.selection.budgets import PointSettings, random_points
+from pseudocore.selection.budgets import BalancedBudget, random_points
 from pseudocore.training.optimisers import Moments, adam, cosine, start
 
 ADAPTATION = 0.1
@@ -61,9 +61,15 @@ class CoresetMCMCInfo(NamedTuple):
     """Number of points whose weight is not 0."""
 
 
-@methods.register("coreset-mcmc", kind="select", paper="Chen & Campbell 2024, arXiv 2310.17063")
+@methods.register(
+    "coreset-mcmc",
+    kind="select",
+    paper="Chen & Campbell 2024, arXiv 2310.17063",
+    targets="posterior",
+    weights="yes",
+)
 @dataclass(frozen=True, kw_only=True)
-class CoresetMCMC(PointSettings):
+class CoresetMCMC(BalancedBudget):
     """Random points with the weights of least reverse KL, by chains on their posterior."""
 
     tasks = BOTH

@@ -31,7 +31,13 @@ from pseudocore.selection.last_layer_gradients import GradientMetric
 from pseudocore.training.pretrain import Pretraining, extract_last_layer
 
 
-@methods.register("craig", kind="select", paper="Mirzasoleiman et al. 2020, arXiv 1906.01827")
+@methods.register(
+    "craig",
+    kind="select",
+    paper="Mirzasoleiman et al. 2020, arXiv 1906.01827",
+    targets="gradients",
+    weights="yes",
+)
 @dataclass(frozen=True, kw_only=True)
 class CRAIG(Pretraining, FacilitySelection):
     """Points whose gradients cover those of their class, weighted by how many they stand for."""

@@ -27,7 +27,13 @@ from pseudocore.selection.budgets import SelectorSettings, choose_highest
 from pseudocore.training.pretrain import Pretraining, extract_last_layer, pretrained
 
 
-@methods.register("forgetting", kind="select", paper="Toneva et al. 2019, arXiv 1812.05159")
+@methods.register(
+    "forgetting",
+    kind="select",
+    paper="Toneva et al. 2019, arXiv 1812.05159",
+    targets="difficulty",
+    weights="option",
+)
 @dataclass(frozen=True, kw_only=True)
 class Forgetting(Pretraining, SelectorSettings):
     """Points that a network forgets most often while it is trained."""

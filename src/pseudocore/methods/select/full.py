@@ -11,7 +11,7 @@ from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 
 
-@methods.register("full", kind="select", paper="baseline")
+@methods.register("full", kind="select", paper="baseline", targets="nothing", weights="no")
 @dataclass(frozen=True, kw_only=True)
 class Full:
     """Every training point, weight 1."""

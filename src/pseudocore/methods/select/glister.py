@@ -49,7 +49,7 @@ from pseudocore.training.pretrain import Pretraining, extract_last_layer
 PAPER = "Killamsetty et al. 2021, arXiv 2012.10630"
 
 
-@methods.register("glister", kind="select", paper=PAPER)
+@methods.register("glister", kind="select", paper=PAPER, targets="loss", weights="option")
 @dataclass(frozen=True, kw_only=True)
 class Glister(Pretraining, SelectorSettings):
     """Points on which a step of training helps the rest of their class most."""
@@ -78,7 +78,7 @@ class Glister(Pretraining, SelectorSettings):
         return torch.arange(len(group.indices)), group.indices
 
 
-@methods.register("glister-val", kind="select", paper=PAPER)
+@methods.register("glister-val", kind="select", paper=PAPER, targets="loss", weights="option")
 @dataclass(frozen=True, kw_only=True)
 class GlisterVal(ValidationSettings, Glister):
     """Points on which a step of training helps examples held out of the selection most."""

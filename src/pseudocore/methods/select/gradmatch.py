@@ -43,7 +43,7 @@ from pseudocore.training.pretrain import Pretraining, extract_last_layer
 PAPER = "Killamsetty et al. 2021, arXiv 2103.00123"
 
 
-@methods.register("gradmatch", kind="select", paper=PAPER)
+@methods.register("gradmatch", kind="select", paper=PAPER, targets="gradients", weights="yes")
 @dataclass(frozen=True, kw_only=True)
 class GradMatch(Pretraining, SelectorSettings):
     """Weighted points whose gradients add up to the gradient of their class."""
@@ -90,7 +90,7 @@ class GradMatch(Pretraining, SelectorSettings):
         return matching_pursuit(inner, target, num, ridge=ridge)
 
 
-@methods.register("gradmatch-val", kind="select", paper=PAPER)
+@methods.register("gradmatch-val", kind="select", paper=PAPER, targets="gradients", weights="yes")
 @dataclass(frozen=True, kw_only=True)
 class GradMatchVal(ValidationSettings, GradMatch):
     """Weighted points whose gradients add up to the gradient of held-out examples."""

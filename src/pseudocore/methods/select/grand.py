@@ -33,7 +33,7 @@ from pseudocore.training.pretrain import Pretraining, extract_last_layer
 PAPER = "Paul et al. 2021, arXiv 2107.07075"
 
 
-@methods.register("grand", kind="select", paper=PAPER)
+@methods.register("grand", kind="select", paper=PAPER, targets="difficulty", weights="option")
 @dataclass(frozen=True, kw_only=True)
 class GraNd(Pretraining, SelectorSettings):
     """Points with the longest gradient early in training."""
@@ -52,7 +52,7 @@ class GraNd(Pretraining, SelectorSettings):
         return norms(layer)
 
 
-@methods.register("el2n", kind="select", paper=PAPER)
+@methods.register("el2n", kind="select", paper=PAPER, targets="difficulty", weights="option")
 @dataclass(frozen=True, kw_only=True)
 class EL2N(GraNd):
     """Points with the largest error of the predicted probabilities early in training."""

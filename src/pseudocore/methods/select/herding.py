@@ -30,7 +30,11 @@ from pseudocore.training.pretrain import Pretraining, Space, extract_last_layer,
 
 
 @methods.register(
-    "herding", kind="select", paper="Welling 2009; Rebuffi et al. 2017, arXiv 1611.07725"
+    "herding",
+    kind="select",
+    paper="Welling 2009; Rebuffi et al. 2017, arXiv 1611.07725",
+    targets="features",
+    weights="option",
 )
 @dataclass(frozen=True, kw_only=True)
 class Herding(Pretraining, SelectorSettings):

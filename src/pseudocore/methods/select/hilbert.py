@@ -146,7 +146,13 @@ class HilbertCoreset(Pretraining, SelectorSettings):
         return coreset.with_provenance(projection_error={"fitted": fitted, "fresh": fresh})
 
 
-@methods.register("giga", kind="select", paper="Campbell & Broderick 2018, arXiv 1802.01737")
+@methods.register(
+    "giga",
+    kind="select",
+    paper="Campbell & Broderick 2018, arXiv 1802.01737",
+    targets="posterior",
+    weights="yes",
+)
 @dataclass(frozen=True, kw_only=True)
 class GIGA(HilbertCoreset):
     """Weighted points whose log-likelihoods add up to that of all data, by geodesic ascent."""
@@ -155,7 +161,13 @@ class GIGA(HilbertCoreset):
         return geodesic_ascent(vectors, room)
 
 
-@methods.register("frank-wolfe", kind="select", paper="Campbell & Broderick 2019, arXiv 1710.05053")
+@methods.register(
+    "frank-wolfe",
+    kind="select",
+    paper="Campbell & Broderick 2019, arXiv 1710.05053",
+    targets="posterior",
+    weights="yes",
+)
 @dataclass(frozen=True, kw_only=True)
 class FrankWolfe(HilbertCoreset):
     """Weighted points whose log-likelihoods add up to that of all data, by Frank–Wolfe."""

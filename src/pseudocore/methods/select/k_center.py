@@ -29,7 +29,13 @@ from pseudocore.selection.budgets import SelectorSettings, choose
 from pseudocore.training.pretrain import Pretraining, Space, extract_last_layer, feature_map
 
 
-@methods.register("k-center", kind="select", paper="Sener & Savarese 2018, arXiv 1708.00489")
+@methods.register(
+    "k-center",
+    kind="select",
+    paper="Sener & Savarese 2018, arXiv 1708.00489",
+    targets="features",
+    weights="option",
+)
 @dataclass(frozen=True, kw_only=True)
 class KCenter(Pretraining, SelectorSettings):
     """Points of each class such that none of it is far from all of them."""

@@ -92,7 +92,13 @@ class MeanSettings(KernelSettings):
     """Random examples of a class that its kernel mean is over, where it has more."""
 
 
-@methods.register("kernel-herding", kind="select", paper="Chen et al. 2010, arXiv 1203.3472")
+@methods.register(
+    "kernel-herding",
+    kind="select",
+    paper="Chen et al. 2010, arXiv 1203.3472",
+    targets="features",
+    weights="option",
+)
 @dataclass(frozen=True, kw_only=True)
 class KernelHerding(MeanSettings):
     """Points whose kernel mean follows that of their class."""
@@ -107,7 +113,13 @@ class KernelHerding(MeanSettings):
         return kernel_selection.herding(kernel, len(x), num, _some(x, self.num_references, rng))
 
 
-@methods.register("kernel-thinning", kind="select", paper="Dwivedi & Mackey 2024, arXiv 2105.05842")
+@methods.register(
+    "kernel-thinning",
+    kind="select",
+    paper="Dwivedi & Mackey 2024, arXiv 2105.05842",
+    targets="features",
+    weights="option",
+)
 @dataclass(frozen=True, kw_only=True)
 class KernelThinning(MeanSettings):
     """Points left when a class is halved, and halved again, with the same kernel mean."""
@@ -120,7 +132,13 @@ class KernelThinning(MeanSettings):
         return kernel_selection.thinning(kernel, len(x), num, references, rng, most=MAX_HALVED)
 
 
-@methods.register("stein-thinning", kind="select", paper="Riabiz et al. 2022, arXiv 2005.03952")
+@methods.register(
+    "stein-thinning",
+    kind="select",
+    paper="Riabiz et al. 2022, arXiv 2005.03952",
+    targets="features",
+    weights="option",
+)
 @dataclass(frozen=True, kw_only=True)
 class SteinThinning(KernelSettings):
     """Points of small Stein discrepancy to a density fitted to their class."""

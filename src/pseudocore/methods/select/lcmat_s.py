@@ -45,7 +45,13 @@ from pseudocore.selection.last_layer_gradients import GradientMetric, curvature,
 from pseudocore.training.pretrain import FeatureNetwork, extract_last_layer
 
 
-@methods.register("lcmat-s", kind="select", paper="Shin et al. 2023, arXiv 2303.04449")
+@methods.register(
+    "lcmat-s",
+    kind="select",
+    paper="Shin et al. 2023, arXiv 2303.04449",
+    targets="gradients",
+    weights="option",
+)
 @dataclass(frozen=True, kw_only=True)
 class LCMatS(FeatureNetwork, FacilitySelection):
     """Points that match slope and curvature of their class's loss around a trained network."""

@@ -57,7 +57,7 @@ from pseudocore.objectives import small_models
 from pseudocore.objectives.point_likelihoods import PointModel, centred, point_model
 from pseudocore.objectives.small_models import Gaussian, draws_of
 from pseudocore.runtime.reporting import report
-from pseudocore.selection.budgets import PointSettings, groups, random_points
+from pseudocore.selection.budgets import BalancedBudget, groups, random_points
 from pseudocore.selection.matching import non_negative
 from pseudocore.training.pretrain import Pretraining
 
@@ -90,7 +90,7 @@ class Fit(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseSettings(Pretraining, PointSettings):
+class SparseSettings(Pretraining, BalancedBudget):
     """Settings of both."""
 
     tasks = BOTH
@@ -171,7 +171,13 @@ class SparseSettings(Pretraining, PointSettings):
         return fit
 
 
-@methods.register("sparse-vi", kind="select", paper="Campbell & Beronov 2019, arXiv 1906.03329")
+@methods.register(
+    "sparse-vi",
+    kind="select",
+    paper="Campbell & Beronov 2019, arXiv 1906.03329",
+    targets="posterior",
+    weights="yes",
+)
 @dataclass(frozen=True, kw_only=True)
 class SparseVI(SparseSettings):
     """Weighted points added one by one as each most lowers the reverse KL."""
@@ -223,7 +229,13 @@ class SparseVI(SparseSettings):
         return candidates[correlation.masked_fill(~open, -torch.inf).argmax(0, keepdim=True)]
 
 
-@methods.register("quasi-newton", kind="select", paper="Naik et al. 2022, arXiv 2203.09675")
+@methods.register(
+    "quasi-newton",
+    kind="select",
+    paper="Naik et al. 2022, arXiv 2203.09675",
+    targets="posterior",
+    weights="yes",
+)
 @dataclass(frozen=True, kw_only=True)
 class QuasiNewton(SparseSettings):
     """Random points with the weights of least reverse KL, by a quasi-Newton method."""

@@ -60,7 +60,9 @@ class _Greedy(Pretraining, SelectorSettings, ABC):
         return choose(problem, self, rule, layer if self.space == "network" else None)
 
 
-@methods.register("graph-cut", kind="select", paper="Wei et al. 2015")
+@methods.register(
+    "graph-cut", kind="select", paper="Wei et al. 2015", targets="features", weights="option"
+)
 @dataclass(frozen=True, kw_only=True)
 class GraphCut(_Greedy):
     """Points near all of their class and far from each other."""
@@ -72,7 +74,9 @@ class GraphCut(_Greedy):
         return submodular.GraphCut(_similarities(features), self.diversity)
 
 
-@methods.register("log-det", kind="select", paper="Krause & Guestrin 2008")
+@methods.register(
+    "log-det", kind="select", paper="Krause & Guestrin 2008", targets="features", weights="option"
+)
 @dataclass(frozen=True, kw_only=True)
 class LogDet(_Greedy):
     """Points that say most of their class under a Gaussian process."""
@@ -84,7 +88,9 @@ class LogDet(_Greedy):
         return submodular.LogDet(_similarities(features), self.noise)
 
 
-@methods.register("feature-based", kind="select", paper="Wei et al. 2015")
+@methods.register(
+    "feature-based", kind="select", paper="Wei et al. 2015", targets="features", weights="option"
+)
 @dataclass(frozen=True, kw_only=True)
 class FeatureBased(_Greedy):
     """Points that have some of every feature of their class."""

@@ -52,7 +52,9 @@ class _Unsure(Pretraining, SelectorSettings, ABC):
         """From predicted probabilities (n, classes) to scores (n,)."""
 
 
-@methods.register("least-confidence", kind="select", paper=PAPER)
+@methods.register(
+    "least-confidence", kind="select", paper=PAPER, targets="difficulty", weights="option"
+)
 @dataclass(frozen=True, kw_only=True)
 class LeastConfidence(_Unsure):
     """Points whose likeliest class a trained network finds least likely."""
@@ -73,7 +75,7 @@ class LeastConfidence(_Unsure):
         return 1 - p.max(1).values
 
 
-@methods.register("entropy", kind="select", paper=PAPER)
+@methods.register("entropy", kind="select", paper=PAPER, targets="difficulty", weights="option")
 @dataclass(frozen=True, kw_only=True)
 class Entropy(_Unsure):
     """Points whose predicted class probabilities have the highest entropy."""
@@ -83,7 +85,7 @@ class Entropy(_Unsure):
         return entropy
 
 
-@methods.register("margin", kind="select", paper=PAPER)
+@methods.register("margin", kind="select", paper=PAPER, targets="difficulty", weights="option")
 @dataclass(frozen=True, kw_only=True)
 class Margin(_Unsure):
     """Points between whose two likeliest classes a trained network can hardly decide."""

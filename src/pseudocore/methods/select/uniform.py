@@ -16,7 +16,7 @@ from pseudocore.core.types import Coreset
 from pseudocore.selection.budgets import Group, SelectorSettings, choose
 
 
-@methods.register("uniform", kind="select", paper="baseline")
+@methods.register("uniform", kind="select", paper="baseline", targets="nothing", weights="option")
 @dataclass(frozen=True, kw_only=True)
 class Uniform(SelectorSettings):
     """Class-balanced random subset."""
