@@ -298,7 +298,10 @@ def test_the_example_of_distilled_sets_runs(
         "tutorials/tabular",
         "how-to/choose-a-method",
         "how-to/choose-a-budget",
+        "how-to/your-own-network",
+        "how-to/keep-and-share",
         "concepts/coresets",
+        "concepts/temperatures",
     ],
 )
 def test_the_guides_run(page: str, own_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
