@@ -26,7 +26,10 @@ def assemble(raw: Raw, name: str, reading: Reading) -> Dataset:
         reading.refuse(("labels",), raw.halves[0].what, "it brings labels of its own")
     names: tuple[str, ...] = ()
     own, what_y = [half.y for half in raw.halves], [half.what_y for half in raw.halves]
-    task, said_of_y = targets.task_of(own, what_y[0], reading.task or raw.task)
+    asked = reading.task or raw.task
+    task, said_of_y = targets.task_of(own, asked)
+    if task == "classification" and asked is None and not raw.class_names:
+        targets.refuse_unclear(own[0], what_y[0])
     if task == "regression":
         y, num_classes = targets.numbers(own, what_y), 1
     else:

@@ -18,28 +18,28 @@ _MAX_CLASSES, _FEWEST_ROWS = 20, 10
 """More whole numbers than this, with fewer rows each, may be classes or numbers."""
 
 
-def task_of(parts: Sequence[Any], what: str, asked: Task | None) -> tuple[Task, str]:
+def task_of(parts: Sequence[Any], asked: Task | None) -> tuple[Task, str]:
     """The task asked for; by default regression where the training targets hold fractions. Also a
-    note on what was decided. Whole numbers that may be either are refused.
+    note on what was decided.
     """
     if asked is not None:
         return asked, ""
     y = _column(parts[0])
-    if y.ndim == 1 and y.dtype.kind in "iu":
-        _refuse_unclear(y, what)
     if y.ndim != 1 or y.dtype.kind != "f":
         return "classification", ""
     with np.errstate(invalid="ignore"):
         has_fractions = bool((np.isfinite(y) & (y != np.rint(y))).any())
     if has_fractions:
         return "regression", "the targets hold fractions: this is a regression"
-    _refuse_unclear(y[np.isfinite(y)], what)
     return "classification", ""
 
 
-def _refuse_unclear(y: np.ndarray, what: str) -> None:
+def refuse_unclear(part: Any, what: str) -> None:
     """Refuse many whole numbers of few rows each, unless they are 0, 1, 2, …."""
-    values = np.unique(y)
+    y = _column(part)
+    if y.ndim != 1 or y.dtype.kind not in "iuf":
+        return
+    values = np.unique(y[np.isfinite(y)])
     is_few = len(values) <= max(_MAX_CLASSES, len(y) / _FEWEST_ROWS)
     if not is_few and not np.array_equal(values, np.arange(len(values))):
         raise DataError(

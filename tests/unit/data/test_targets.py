@@ -69,6 +69,8 @@ def test_many_whole_numbers_of_few_rows_are_asked_about(dtype: type) -> None:
     assert pseudocore.dataset(x, y.astype(dtype), task="classification").num_classes == 30
     assert pseudocore.dataset(x, (y - 25).astype(dtype) // 3).num_classes == 30
     assert pseudocore.dataset(np.tile(x, (4, 1)), np.tile(y, 4)).num_classes == 30
+    names = np.array([f"class {number}" for number in range(30)])
+    assert pseudocore.dataset({"X": x, "y": y, "class_names": names}).num_classes == 30
 
 
 def test_an_import_keeps_its_task(tmp_path: Path) -> None:
