@@ -58,11 +58,16 @@ def _unknown_option(error: UnknownOptionError) -> str:
     """The nearest flag there is, else what other methods or inferences call by that name."""
     word = (error.token.keyword or error.token.value).partition("=")[0]
     known = [name for one in error.argument_collection if one.parse for name in one.names]
-    verb = (error.command_chain or ("",))[0]
-    registry = methods if verb == "reduce" else inferences if "--inference" in known else None
-    owners = {} if registry is None else _owners(registry)
-    if (flag := word.replace("--no-", "--", 1)) in owners:
+    reduces = (error.command_chain or ("",))[0] == "reduce"
+    owners, others = dict[str, str](), dict[str, str]()
+    if reduces or "--inference" in known:
+        owners, others = map(_owners, (methods, inferences) if reduces else (inferences, methods))
+    flag = word.replace("--no-", "--", 1)
+    if flag in owners:
         return f"unknown option {word!r}; {flag} is an option of {owners[flag]}"
+    if flag in others:
+        verb = "evaluate" if reduces else "reduce"
+        return f"unknown option {word!r}; {flag} is for {verb}, an option of {others[flag]}"
     is_begun = [any(one.startswith(word) for one in flags) for flags in (known, owners)]
     advice = "" if is_begun == [False, True] else did_you_mean(word, known)
     if not advice and (meant := did_you_mean(word, owners)):
