@@ -5,7 +5,7 @@ ENGINE := .venv/engine/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-engine docs venv lint clean fuzz chaos soak
+.PHONY: demo test test-engine docs venv lint clean fuzz chaos soak lock locked
 
 demo: .venv/.demo
 	$(BIN)/pseudocore demo --out demo
@@ -40,6 +40,23 @@ chaos: .venv/.dev
 
 soak: .venv/.dev
 	$(BIN)/python tests/hostile/soak.py --minutes $(or $(MINUTES),5)
+
+# Versions and hashes of all that development installs, without torch and what only torch needs:
+# its builds have indices of their own, and constraints.txt pins its version.
+lock: .venv/bin/python
+	$(PIP) uv
+	mkdir -p build
+	echo editables | $(BIN)/uv pip compile - pyproject.toml --quiet --universal --python-version 3.11 \
+		--extra dev --extra docs --extra fuzz --constraint constraints.txt --generate-hashes \
+		--no-annotate --no-header --output-file build/requirements-dev.lock
+	(echo "# Written by: make lock"; awk '/^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z]+)==/ \
+		{skip = 1; next} /^[^ ]/ {skip = 0} !skip' build/requirements-dev.lock) > requirements-dev.lock
+
+locked: .venv/bin/python
+	$(PIP) torch
+	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement requirements-dev.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch .venv/.dev .venv/.docs .venv/.fuzz
 
 venv: .venv/.dev
 
