@@ -62,6 +62,7 @@ LABELS: dict[str, tuple[str, dict[str, Any]]] = {
     "coreset-mcmc": ("coreset-mcmc", {"batch_size": 2000}),
     "psvi": ("psvi", {}),
     "bpc-pcd": ("bpc-pcd", {"num_steps": 2000}),
+    "fbpc": ("fbpc", {}),
     "vbpc": ("vbpc", {"num_steps": 1500}),
     "vbpc-posterior": ("vbpc", {"num_steps": 1500, "match": "posterior"}),
     "vbpc-300": ("vbpc", {"num_steps": 300}),
@@ -79,11 +80,16 @@ LABELS: dict[str, tuple[str, dict[str, Any]]] = {
 `pseudocore table digits` sets, for longer."""
 OWN = ("uniform", "vbpc", "vbpc-posterior", "vbpc-300", "vbpc-posterior-300", "frepo")
 """Measured by last-layer-vi too, the last but one by nothing else."""
-LEARN = {"bpc-pcd": "hmc", "vbpc-posterior": "last-layer-vi", "vbpc-posterior-300": "last-layer-vi"}
+LEARN = {
+    "bpc-pcd": "hmc",
+    "fbpc": "hmc",
+    "vbpc-posterior": "last-layer-vi",
+    "vbpc-posterior-300": "last-layer-vi",
+}
 """What they learn from."""
 STEPS = ("vbpc-300", "vbpc-posterior-300")
 MAIN = ("uniform", "vbpc-posterior", "bpc-pcd", "psvi", "vbpc", "herding")
-REST = ("frepo", "dm", "ncfm", "datm", "rcig", "bpc-fkl", "bpc-rkl", "bpc-w")
+REST = ("fbpc", "frepo", "dm", "ncfm", "datm", "rcig", "bpc-fkl", "bpc-rkl", "bpc-w")
 WEIGHTED = ("giga", "quasi-newton", "coreset-mcmc", "sparse-vi")
 KERNELS = ("kernel-herding", "kernel-thinning", "stein-thinning")
 TABULAR = ("uniform", "psvi", "herding", "lcmat-s", "bpc-pcd")

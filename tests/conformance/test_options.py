@@ -91,6 +91,10 @@ OF: dict[str, Mapping[str, Effect | str]] = {
     "frank-wolfe": HILBERT,
     "cyclical-sghmc": CHAIN | {"num_cycles": Effect(other=1)},
     "coreset-mcmc": {"weight_lr": Effect()},
+    "fbpc": {
+        "also": Effect(problem={"also": True}, other="mlp width=4 depth=1"),
+        "num_kept": Effect(other=1),
+    },
     "frepo": POOL,
     "hmc": {
         "mass": Effect({"num_burn": 12}),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pseudocore.methods.bayes.bpc_pcd import BPCPersistentChains
     from pseudocore.methods.bayes.bpc_rkl import BPCReverseKL
     from pseudocore.methods.bayes.bpc_w import MTT, BPCWasserstein
+    from pseudocore.methods.bayes.fbpc import FBPC
     from pseudocore.methods.bayes.psvi import PSVI
     from pseudocore.methods.bayes.vbpc import VBPC, FRePo
     from pseudocore.methods.condense.cafe import CAFE
@@ -62,6 +63,7 @@ INDEX = {
     "dsa": "condense.dc:DSA",
     "el2n": "select.grand:EL2N",
     "entropy": "select.uncertainty:Entropy",
+    "fbpc": "bayes.fbpc:FBPC",
     "feature-based": "select.submodular:FeatureBased",
     "forgetting": "select.forgetting:Forgetting",
     "frank-wolfe": "select.hilbert:FrankWolfe",
@@ -99,7 +101,7 @@ INDEX = {
 """`module:Class` by name."""
 
 __all__ = [
-    "CAFE", "CRAIG", "DATM", "DC", "DM", "DSA", "EL2N", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "RCIG", "VBPC", "AdaCore",
+    "CAFE", "CRAIG", "DATM", "DC", "DM", "DSA", "EL2N", "FBPC", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "RCIG", "VBPC", "AdaCore",
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
     "BPCWasserstein", "ContextualDiversity", "CoresetMCMC", "DatasetDistillation", "Entropy", "FRePo", "FeatureBased",
     "Forgetting", "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "GraphCut",
