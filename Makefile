@@ -76,7 +76,7 @@ venv: .venv/.dev
 
 .venv/.engine: .venv/.dev
 	$(BIN)/python -m venv .venv/engine
-	$(BIN)/python -c "import site; print(*site.getsitepackages())" \
+	$(BIN)/python -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \
 		> $$(echo .venv/engine/lib/python*/site-packages)/base.pth
 	$(ENGINE)/pip install --quiet "ray>=2.40" "submitit>=1.5"
 	touch $@

@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pseudocore import train_experts
 from pseudocore.core.errors import ConfigError
@@ -20,7 +19,7 @@ Refused = Callable[..., str]
 
 
 @pytest.fixture
-def workers_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What workers do, in this process: starting them is what takes time."""
 
     def run_all(calls: Any, *_: Any) -> Any:
@@ -28,10 +27,6 @@ def workers_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             yield items.result_of(items.run(items.Call.from_json(call.to_json())), item)
 
     monkeypatch.setitem(mapping._BACKENDS, "local", run_all)
-    monkeypatch.setenv("PSEUDOCORE_VERBOSITY", "")  # which `run` changes, as the threads
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 EXPERTS = "experts digits --model mlp --width 8 --num 3 --epochs 2"

@@ -141,16 +141,21 @@ def import_(
     missing: HowMissing = "refuse",
     resize: Resize = None,
     task: WhichTask = None,
+    stream: Annotated[bool, Switch] = False,
+    half: Annotated[bool, Switch] = False,
 ) -> int:
     """Copy a data set into your data folder under a name.
 
     Args:
         source: npz, CSV or Parquet file, folder of class folders, idx or CIFAR folder.
         name: Its name from now on.
+        stream: Copy piece by piece, where it is larger than memory: Parquet files of numbers, or a
+            folder of .npz shards.
+        half: With --stream: keep features in half precision.
     """
     left_out = columns(drop or ())
     how = Reading(target=target, drop=left_out, missing=missing, resize=resize, task=task)
-    path = import_dataset(source, name, reading=how)
+    path = import_dataset(source, name, reading=how, stream=stream, half=half)
     out.print(f"{name} is in {path}; use it as: pseudocore reduce METHOD {name} --out RUN")
     return 0
 

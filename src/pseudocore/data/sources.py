@@ -20,6 +20,7 @@ from pseudocore.data import arrays, official, pictures
 from pseudocore.data.assemble import adapted, assemble
 from pseudocore.data.builtin import digits, logistic, moons
 from pseudocore.data.reading import AS_IT_IS, Reading, legible
+from pseudocore.data.streaming import import_streamed
 from pseudocore.data.table_files import SUFFIXES, is_table, read_table
 from pseudocore.store.files import reading as opening
 
@@ -81,7 +82,13 @@ def available(root: Path | None = None) -> list[Found]:
 
 
 def import_dataset(
-    source: Path, name: str, root: Path | None = None, reading: Reading = AS_IT_IS
+    source: Path,
+    name: str,
+    root: Path | None = None,
+    reading: Reading = AS_IT_IS,
+    *,
+    stream: bool = False,
+    half: bool = False,
 ) -> Path:
     """Read a data set and keep it as `<root>/<name>.npz`, in place of an earlier import.
 
@@ -90,6 +97,9 @@ def import_dataset(
         name: The name by which `load` will find it.
         root: Defaults to `user_folder()`.
         reading: As for `load`.
+        stream: Copy it piece by piece into a folder of memory-mapped arrays, where it is larger than
+            memory (`streaming.import_streamed`).
+        half: Keep features in half precision there.
 
     Returns:
         The path of the copy.
@@ -101,8 +111,18 @@ def import_dataset(
     if name in _BUILTIN:
         message = f"{name!r} is the name of a built-in data set; choose another"
         raise ConfigError(message, code="invalid-name", name=name)
-    dataset = load(Path(source), reading=reading)
     path = (Path(root) if root is not None else user_folder()) / f"{name}.npz"
+    if stream:
+        fields = ("drop", "missing", "resize", "task", "labels")
+        reading.refuse(fields, str(source), "it is streamed as it is")
+        folder = path.with_suffix("")
+        found = import_streamed(Path(source), folder, target=reading.target, half=half)
+        path.unlink(missing_ok=True)  # it would be found first
+        return found
+    if half:
+        message = "half is of what is streamed (--stream); leave it out"
+        raise ConfigError(message, code="unused-option", option="half")
+    dataset = load(Path(source), reading=reading)
     arrays.write_npz(path, dataset)
     return path
 

@@ -1,12 +1,15 @@
 """One item of work: what it is, the folder it is kept in, and how a worker runs it.
 
-FOLDER/tasks/DIGEST/item.json     task, config, seed, and how often it was begun
-FOLDER/tasks/DIGEST/result.json   the result, once there is one
-FOLDER/tasks/DIGEST/error.json    what was raised, where something was
-FOLDER/tasks/DIGEST/…             what the task leaves there to resume from
+FOLDER/tasks/DIGEST holds:
+
+- item.json: task, config, seed, and how often it was begun;
+- result.json: the result, once there is one;
+- error.json: what was raised, where something was;
+- what the task leaves there to resume from.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import sys
@@ -22,7 +25,7 @@ import torch
 from pseudocore.core import errors
 from pseudocore.core.errors import ArtifactError, ConfigError, PseudocoreError, RunError
 from pseudocore.store.files import decode_json, encode_json, read_json, write_json, writing
-from pseudocore.store.folders import Lock
+from pseudocore.store.folders import Lock, versions
 
 Task = Callable[[Mapping[str, Any], int, Path], Any]
 """A pure function of (config, seed, folder) at the top of a module; its result is a JSON value. It
@@ -87,7 +90,8 @@ class Call:
 def call_of(task: Task, item: Item, folder: Path, cores: int) -> Call:
     """The call of a task for an item, in a folder of its own."""
     name, text = name_of(task), encode_json(item.config, sort_keys=True)
-    digest = hashlib.blake2b(f"{name}\n{text}\n{item.seed}".encode(), digest_size=10).hexdigest()
+    what = f"{name}\n{text}\n{item.seed}\n{_versions()}"  # a later version may compute otherwise
+    digest = hashlib.blake2b(what.encode(), digest_size=10).hexdigest()
     kept = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
     kept["PSEUDOCORE_VERBOSITY"] = "quiet"
     return Call(
@@ -100,6 +104,11 @@ def call_of(task: Task, item: Item, folder: Path, cores: int) -> Call:
         cwd=os.getcwd(),
         path=search_path(),
     )
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return versions()
 
 
 def name_of(task: Task) -> str:
@@ -120,20 +129,26 @@ def stored(call: Call) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
 
 
-def run(call: Call) -> str:
-    """Run a call in this process, which is a worker, unless it has been run before.
-
-    Returns:
-        The JSON of `{"result": …}`, or of `{"error": …}` where the task raised.
-    """
+def serve(text: str) -> str:
+    """Run a call, as JSON, in a process that is a worker."""
+    call = Call.from_json(text)
     for name, value in call.environment:
         os.environ[name] = value
     if torch.get_num_threads() != call.cores:
         torch.set_num_threads(call.cores)
     sys.path += [part for part in call.path if part not in sys.path]
-    folder = Path(call.folder)
     with contextlib.suppress(OSError):  # it may not be on this machine
         os.chdir(call.cwd)
+    return run(call)
+
+
+def run(call: Call) -> str:
+    """Run a call, unless it has been run before.
+
+    Returns:
+        The JSON of `{"result": …}`, or of `{"error": …}` where the task raised.
+    """
+    folder = Path(call.folder)
     try:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -187,10 +202,10 @@ def result_of(text: str, item: Item) -> Done:
 
 def died(item: Item, times: int, how: str) -> WorkerDiedError:
     """The error of an item whose worker died too often."""
-    what = encode_json(item.config)
+    what, often = encode_json(item.config), "once" if times == 1 else f"{times} times"
     return WorkerDiedError(
-        f"the worker of item {what[:120]}, seed {item.seed}, died {times} times ({how}); if memory"
-        " ran out, fewer workers need less; run the same command to resume",
+        f"the worker of item {what[:120]}, seed {item.seed}, died {often} ({how}); if memory ran"
+        " out, fewer workers need less; run the same command to resume",
         times=times,
     )
 

@@ -1,7 +1,9 @@
 """`engine.map`: a task for each item, results as they finish."""
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pseudocore.core.config import check
 from pseudocore.core.errors import ConfigError
@@ -33,6 +35,7 @@ def map_items(
     resources: Resources | None = None,
     retries: int = 3,
     again: bool = False,
+    keep: bool = True,
 ) -> Iterator[Done]:
     """Call a task for each item, and yield results as they finish.
 
@@ -48,6 +51,7 @@ def map_items(
         retries: How often an item is tried again after its worker died. What a task raises is
             raised at once, as it would be again.
         again: Run also what the folder has results of.
+        keep: Keep the folders of items when all are done, so that a later call finds their results.
 
     Yields:
         Each item with its result.
@@ -66,8 +70,21 @@ def map_items(
         raise ConfigError("two items are the same; each is run once", code="repeated-item")
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
-    note(path, name_of(task), chosen.kind, len(listed))
-    return _results(list(calls), list(calls.values()), chosen, needed, retries, again)
+    about: dict[str, Any] = {"task": name_of(task), "engine": chosen.kind, "total": len(listed)}
+    note(path, **about)
+    results = _results(list(calls), list(calls.values()), chosen, needed, retries, again)
+    return results if keep else _forgotten(results, list(calls), path, about)
+
+
+def _forgotten(
+    results: Iterator[Done], calls: list[Call], path: Path, about: dict[str, Any]
+) -> Iterator[Done]:
+    """Results, after the last of which nothing but their number is left."""
+    yield from results
+    with writing(path):
+        for call in calls:
+            shutil.rmtree(call.folder, ignore_errors=True)
+    note(path, **about, done=len(calls))
 
 
 def _results(

@@ -10,7 +10,7 @@ from typing import Any
 
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.optional import optional_module
-from pseudocore.engine.items import Call, Done, Item, died, result_of, run
+from pseudocore.engine.items import Call, Done, Item, died, result_of, serve
 from pseudocore.engine.settings import Engine, Resources
 
 
@@ -29,11 +29,6 @@ def run_all(
             ray.shutdown()
 
 
-def run_text(text: str) -> str:
-    """A call in a worker of Ray."""
-    return run(Call.from_json(text))
-
-
 def _results(
     ray: Any,
     calls: Sequence[tuple[Item, Call]],
@@ -44,7 +39,7 @@ def _results(
     needs: dict[str, Any] = {"num_cpus": resources.cores, "num_gpus": resources.gpus}
     if resources.memory_gib is not None:
         needs["memory"] = int(resources.memory_gib * 2**30)
-    remote = ray.remote(run_text).options(max_retries=retries, retry_exceptions=False, **needs)
+    remote = ray.remote(serve).options(max_retries=retries, retry_exceptions=False, **needs)
     waiting, running = list(reversed(calls)), dict[Any, Item]()
     limit = engine.workers or len(calls)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pseudocore.core.errors import ConfigError
 from pseudocore.core.optional import optional_module
-from pseudocore.engine.items import TASKS, Call, Done, Item, died, result_of, run
+from pseudocore.engine.items import TASKS, Call, Done, Item, died, result_of, serve
 from pseudocore.engine.settings import Engine, Resources
 
 FOLDER = "submitit"
@@ -23,7 +23,7 @@ class Requeued:
     """A call that submitit submits again where Slurm ends it."""
 
     def __call__(self, text: str) -> str:
-        return run(Call.from_json(text))
+        return serve(text)
 
     def checkpoint(self, text: str) -> Any:
         """Asked for by submitit before a job is ended: the same call again."""

@@ -35,7 +35,7 @@ class Engine:
     """local: processes of this machine; ray: a Ray cluster; submitit: Slurm."""
     address: str | None = None
     """ray: address of the cluster, such as auto or 10.0.0.1:6379. Defaults to RAY_ADDRESS, else one
-    on this machine alone. submitit: slurm, slurm:PARTITION, or local. Defaults to slurm where there
+    that runs on this machine, else a new one. submitit: slurm, slurm:PARTITION, or local. Defaults to slurm where there
     is one.
     """
     workers: int | None = None

@@ -31,9 +31,9 @@ class Status(NamedTuple):
     """What failed items raised."""
 
 
-def note(folder: Path, task: str, engine: str, total: int) -> None:
-    """Keep what a call of `map` is about to do."""
-    facts = {"kind": _KIND, "task": task, "engine": engine, "total": total}
+def note(folder: Path, *, task: str, engine: str, total: int, done: int = 0) -> None:
+    """Keep what a call of `map` is about to do, or has done where its items are forgotten."""
+    facts = {"kind": _KIND, "task": task, "engine": engine, "total": total, "done": done}
     write_json(folder / NOTE, facts)
 
 
@@ -48,12 +48,12 @@ def status(folder: Path) -> Status:
         raise file_error(folder / NOTE, "was not written by pseudocore", "foreign-folder")
     tasks = folder / TASKS
     found = [_state(path) for path in sorted(tasks.iterdir())] if tasks.is_dir() else []
-    names = [name for name, _, _ in found]
+    names, forgotten = [name for name, _, _ in found], about.get("done")
     return Status(
         str(about.get("task")),
         str(about.get("engine")),
         about["total"] if isinstance(about.get("total"), int) else len(found),
-        names.count("done"),
+        names.count("done") + (forgotten if isinstance(forgotten, int) else 0),
         names.count("running"),
         names.count("failed"),
         names.count("interrupted"),

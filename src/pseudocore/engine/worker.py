@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TextIO
 
-from pseudocore.engine.items import Call, run
+from pseudocore.engine.items import serve
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(sys.stdin, calls), daemon=True).start()
     try:
         while line := calls.get():
-            print(run(Call.from_json(line)), file=answers, flush=True)
+            print(serve(line), file=answers, flush=True)
         os._exit(0)
     except KeyboardInterrupt:
         os._exit(130)

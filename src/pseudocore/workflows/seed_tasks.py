@@ -129,7 +129,9 @@ class Elsewhere:
             for number in range(references.NUM_FITS)
         ]
         work = self._work / "reference"
-        for _ in engine.map(fit_reference, items, folder=work, engine=self._engine, again=True):
+        for _ in engine.map(
+            fit_reference, items, folder=work, engine=self._engine, again=True, keep=False
+        ):
             pass
 
     def seeds(self, seeds: range, full: FullPosterior | None, **options: Any) -> Kept:
@@ -139,14 +141,15 @@ class Elsewhere:
             reference = _kept(self._work, "reference", lambda path: references.save(path, full))
         shared = {**self._shared, **options, "reference": reference}
         items = [Item(shared, seed) for seed in seeds]
-        return _Coming(engine.map(score_seed, items, folder=self._work, engine=self._engine))
+        options = {"folder": self._work, "engine": self._engine, "keep": False}
+        return _Coming(engine.map(score_seed, items, **options), len(items))
 
 
 class _Coming:
     """A `Kept` of seeds as they come."""
 
-    def __init__(self, coming: Iterator[Done]) -> None:
-        self._coming = coming
+    def __init__(self, coming: Iterator[Done], num: int) -> None:
+        self._coming, self._num = coming, num
         self._found: dict[int, Mapping[str, Any]] = {}
 
     def load(self, seed: int) -> Mapping[str, Any]:
@@ -154,6 +157,8 @@ class _Coming:
         while seed not in self._found:
             one = next(self._coming)
             self._found[one.item.seed] = one.result
+            if len(self._found) == self._num:
+                next(self._coming, None)  # which ends it
         return self._found[seed]
 
     def save(self, seed: int, result: Mapping[str, Any]) -> None:
