@@ -65,7 +65,7 @@ def main() -> None:
             found = posterior(x)
             scores = measure(lambda _, found=found: found, [(x, y)], 10)
             row = {
-                "name": f"{arguments.points}/{name}/{seed}",
+                "name": "/".join([arguments.points, name, *arguments.set, str(seed)]),
                 "points": arguments.points,
                 "inference": name,
                 "options": options,
