@@ -63,6 +63,7 @@ LABELS: dict[str, tuple[str, dict[str, Any]]] = {
     "psvi": ("psvi", {}),
     "bpc-pcd": ("bpc-pcd", {"num_steps": 2000}),
     "fbpc": ("fbpc", {}),
+    "black-box-vi": ("black-box-vi", {}),
     "vbpc": ("vbpc", {"num_steps": 1500}),
     "vbpc-posterior": ("vbpc", {"num_steps": 1500, "match": "posterior"}),
     "vbpc-300": ("vbpc", {"num_steps": 300}),
@@ -89,7 +90,18 @@ LEARN = {
 """What they learn from."""
 STEPS = ("vbpc-300", "vbpc-posterior-300")
 MAIN = ("uniform", "vbpc-posterior", "bpc-pcd", "psvi", "vbpc", "herding")
-REST = ("fbpc", "frepo", "dm", "ncfm", "datm", "rcig", "bpc-fkl", "bpc-rkl", "bpc-w")
+REST = (
+    "fbpc",
+    "black-box-vi",
+    "frepo",
+    "dm",
+    "ncfm",
+    "datm",
+    "rcig",
+    "bpc-fkl",
+    "bpc-rkl",
+    "bpc-w",
+)
 WEIGHTED = ("giga", "quasi-newton", "coreset-mcmc", "sparse-vi")
 KERNELS = ("kernel-herding", "kernel-thinning", "stein-thinning")
 TABULAR = ("uniform", "psvi", "herding", "lcmat-s", "bpc-pcd")

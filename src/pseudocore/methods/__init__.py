@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from pseudocore.core.registry import lazy_attribute, methods
 
 if TYPE_CHECKING:
+    from pseudocore.methods.bayes.black_box_vi import BlackBoxVI
     from pseudocore.methods.bayes.bpc_cd import BPCContrastiveDivergence
     from pseudocore.methods.bayes.bpc_fkl import BPCForwardKL
     from pseudocore.methods.bayes.bpc_pcd import BPCPersistentChains
@@ -47,6 +48,7 @@ register = methods.register
 
 INDEX = {
     "adacore": "select.adacore:AdaCore",
+    "black-box-vi": "bayes.black_box_vi:BlackBoxVI",
     "bpc-cd": "bayes.bpc_cd:BPCContrastiveDivergence",
     "bpc-fkl": "bayes.bpc_fkl:BPCForwardKL",
     "bpc-pcd": "bayes.bpc_pcd:BPCPersistentChains",
@@ -103,7 +105,7 @@ INDEX = {
 __all__ = [
     "CAFE", "CRAIG", "DATM", "DC", "DM", "DSA", "EL2N", "FBPC", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "RCIG", "VBPC", "AdaCore",
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
-    "BPCWasserstein", "ContextualDiversity", "CoresetMCMC", "DatasetDistillation", "Entropy", "FRePo", "FeatureBased",
+    "BPCWasserstein", "BlackBoxVI", "ContextualDiversity", "CoresetMCMC", "DatasetDistillation", "Entropy", "FRePo", "FeatureBased",
     "Forgetting", "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "GraphCut",
     "Herding", "KCenter", "KernelHerding", "KernelThinning", "LCMatC",
     "LCMatS", "LabelDistillation", "LabelDistillationRidge", "LeastConfidence", "LogDet", "Margin",
