@@ -151,6 +151,7 @@ def _experts(
     given: argparse.Namespace, out: Path, chosen: Engine | None, on: Any = lambda *_: None
 ) -> None:
     options: dict[str, Any] = {"num": given.num, "epochs": given.epochs, "on_epoch": on}
+    options |= {"device": "cpu", "group": 1}
     pc.train_experts(given.data, out=out, engine=chosen, **options, **EXPERTS)
 
 

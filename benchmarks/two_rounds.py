@@ -104,13 +104,13 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     if given.engine:
         engine = Engine(kind=given.engine, workers=given.workers)
     began = time.monotonic()
-    made = pc.reduce(given.method, folder, out=out / "run", engine=engine, **options)
+    made = pc.reduce(given.method, folder, out=out / "run", engine=engine, device="cpu", **options)
     seconds = time.monotonic() - began
     shutil.rmtree(out)
     usage = [resource.getrusage(who).ru_maxrss / 2**20 for who in (0, resource.RUSAGE_CHILDREN)]
-    problem = build(Setup(data=str(folder), model="linear"))
+    problem = build(Setup(data=str(folder), model="linear"), device="cpu")
     recipe = pc.methods.CRAIG(pretrain_epochs=1, pretrain_batch_size=1024)
-    theta = pretrained(problem, recipe, Rng(0)("pretrain")).theta
+    theta = pretrained(problem, recipe, Rng(given.seed)("pretrain")).theta
     chosen = made.coreset.indices
     assert chosen is not None
     return {

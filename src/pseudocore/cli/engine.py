@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -51,13 +51,11 @@ def chosen(given: Mapping[str, Any], device: str) -> engines.Engine | None:
             text = f"{' and '.join(unused)} need --engine local, ray or submitit"
             raise ConfigError(text, code="unused-option", options=unused)
         return None
-    on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-    return engines.Engine(
-        kind=kind,
-        address=flags.get("engine_address"),
-        workers=flags.get("workers"),
-        resources=engines.Resources(cores=flags.get("cores", 1), gpus=float(on_gpu)),
-    )
+    address, workers = flags.get("engine_address"), flags.get("workers")
+    alone = engines.Engine(kind=kind, address=address, workers=workers).on(device)
+    assert alone.resources is not None
+    resources = replace(alone.resources, cores=flags.get("cores", 1))
+    return replace(alone, resources=resources)
 
 
 @engine.command

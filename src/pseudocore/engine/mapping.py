@@ -60,7 +60,7 @@ def map_items(
         WorkerDiedError: A worker died more often than `retries`.
     """
     chosen = engine_of(engine)
-    needed = resources or chosen.resources
+    needed = resources or chosen.resources or Resources()
     check(needed)
     if retries < 0:
         raise ConfigError(f"retries = {retries} must be at least 0", code="invalid-options")

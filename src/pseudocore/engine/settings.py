@@ -1,7 +1,7 @@
 """What an engine is, and what an item needs."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_args
 
 import torch
@@ -40,8 +40,8 @@ class Engine:
     """
     workers: int | None = None
     """Items at once. Defaults to all that fit: this machine's cores or GPUs, or the cluster's."""
-    resources: Resources = Resources()
-    """What an item needs, where its caller says nothing else."""
+    resources: Resources | None = None
+    """What an item needs. Defaults to one core, and a GPU where the calling process computes on one."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -61,6 +61,12 @@ class Engine:
                 code="unused-option",
                 option="address",
             )
+
+    def on(self, device: str) -> "Engine":
+        """The same, with a GPU for each item where `device` is one and nothing else was said."""
+        on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+        found = Resources(gpus=float(on_gpu))
+        return self if self.resources is not None else replace(self, resources=found)
 
     def num_workers(self, resources: Resources, num_items: int) -> int:
         """Processes of this machine for that many items."""

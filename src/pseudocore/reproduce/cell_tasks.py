@@ -47,6 +47,8 @@ def run_cells(
     waiting = {(one.cell.table, one.cell.name): one for one in planned if one.to_run}
     items = [Item({**shared, "table": table, "cell": name}) for table, name in waiting]
     work = runner.folder / FOLDER
-    for done in engine.map(run_cell, items, folder=work, engine=chosen, again=True, keep=False):
+    for done in engine.map(
+        run_cell, items, folder=work, engine=chosen.on(runner.device), again=True, keep=False
+    ):
         where = done.item.config["table"], done.item.config["cell"]
         yield waiting[where], Result(**done.result)

@@ -97,7 +97,9 @@ def fill_experts(
     ]
     work = folder.path / FOLDER
     # `again`: what is missing was made out above, whatever an earlier call has finished.
-    for one in engine.map(train_experts, items, folder=work, engine=chosen, again=True, keep=False):
+    for one in engine.map(
+        train_experts, items, folder=work, engine=chosen.on(device), again=True, keep=False
+    ):
         numbers = one.result["numbers"]
         done += sum(num_epochs - max(0, reached[number]) for number in numbers)
         on_epoch(done, {"expert": numbers[-1], "loss": one.result["loss"]})

@@ -108,7 +108,7 @@ class Elsewhere:
         refuse_objects(
             {name: not isinstance(one, str | Path | None) for name, one in named.items()}
         )
-        self._engine, self._work = chosen, _work(folder, coreset)
+        self._engine, self._work = chosen.on(device), _work(folder, coreset)
         self._shared = {
             "coreset": _kept(self._work, "coreset", coreset_of(coreset).save),
             "fingerprint": problem.data.fingerprint,

@@ -59,7 +59,9 @@ def first_round(chosen: Engine, reduction: Reduction, problem: Problem, folder: 
             "num": num,
         }
         items = [Item({**shared, "number": number}, reduction.seed) for number in range(num)]
-        for one in engine.map(select_shard, items, folder=folder / FOLDER, engine=chosen):
+        for one in engine.map(
+            select_shard, items, folder=folder / FOLDER, engine=chosen.on(problem.device.type)
+        ):
             index, weight = torch.tensor(one.result["index"]), torch.tensor(one.result["weight"])
             yield one.result["number"], index, weight.double()
 
