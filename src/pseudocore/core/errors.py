@@ -4,7 +4,11 @@ The command line prints the sentence without a traceback and exits with code 2. 
 is a fault of ours and keeps its traceback.
 """
 
+import re
 from typing import Any
+
+_LONG_WORD = re.compile(r"(\S{100})\S{300,}(\S{20})")
+"""What a stranger's file or a slip of the keyboard can put into a sentence."""
 
 
 class PseudocoreError(Exception):
@@ -19,7 +23,7 @@ class PseudocoreError(Exception):
     code = "error"
 
     def __init__(self, message: str, *, code: str = "", **fields: Any) -> None:
-        super().__init__(message)
+        super().__init__(_LONG_WORD.sub(r"\1…\2", message))
         self.code = code or type(self).code
         self.fields = fields
 

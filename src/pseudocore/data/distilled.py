@@ -179,6 +179,8 @@ def _targets(y: Tensor, data: Dataset, path: Path) -> tuple[Tensor, str]:
     """Labels of a coreset, and what they are."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
+    if not y.numel():
+        raise DataError(f"{path} holds no points", code="coreset-labels", path=path)
     if y.ndim == 1 and (y == y.round()).all():
         y = y.long()
         if y.min() < 0 or y.max() >= data.num_classes:

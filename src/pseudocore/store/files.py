@@ -38,6 +38,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     if path.exists() and not (path.is_file() or path.is_dir()):  # the system refuses a folder
         raise file_error(path, "is no regular file and is not replaced", "not-a-file", RunError)
+    if not path.name:  # ".", "/" or nothing
+        raise file_error(path, "is a folder; name a file in it", "not-a-file", RunError)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     with writing(path):

@@ -229,3 +229,11 @@ def test_a_former_name_is_read_as_the_present_one() -> None:
     assert built == Herding(per_class=1, space="network")
     with pytest.raises(ConfigError, match="unknown option 'features'"):
         build(Uniform, {"features": "network"})
+
+
+def test_a_sentence_has_no_word_of_a_thousand_letters() -> None:
+    path = "/a" * 500
+    said = str(ConfigError(f"there is no file {path}; give another", path=path))
+    assert len(said) < 200
+    assert said.startswith("there is no file /a/a")
+    assert said.endswith(" give another")

@@ -287,6 +287,12 @@ def test_a_pipe_is_not_replaced(tmp_path: Path, fails: Fails) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
+@pytest.mark.parametrize("name", [".", "/", ""])
+def test_a_path_without_a_name_is_no_file(name: str, fails: Fails) -> None:
+    with fails("not-a-file", "name a file in it"):
+        write_bytes(name, b"x")
+
+
 def test_unwritable_places_are_named(tmp_path: Path, fails: Fails) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
