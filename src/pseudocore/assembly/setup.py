@@ -49,7 +49,7 @@ class Setup:
     test.
     """
     feature_weights: str | None = None
-    """File of that network's weights."""
+    """File of the weights of the network in features."""
     model: str | None = None
     """Network, or package.module:function that makes one. Defaults to convnet3 for images, linear
     for features of a frozen network and mlp for others.
@@ -63,7 +63,9 @@ class Setup:
     init: Literal["torch", "lecun", "he", "flax"] | None = None
     """Distribution of the initial weights. Defaults to the network's own."""
     preprocess: Literal["none", "standard", "published", "zca"] = "standard"
-    """From pixels to network inputs."""
+    """How pixels become network inputs: unchanged, standardised, with the published constants of
+    CIFAR, or ZCA-whitened.
+    """
     augment: str | None = None
     """Differentiable augmentation: operations to draw one from, as
     color_crop_cutout_flip_scale_rotate, or to apply in turn, as crop+flip. Defaults to none.
