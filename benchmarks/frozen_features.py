@@ -25,18 +25,17 @@ from torch.nn.functional import interpolate
 
 import pseudocore as pc
 from pseudocore.core.errors import PseudocoreError
-from pseudocore.core.rng import Rng
 from pseudocore.data import digits
 from pseudocore.evaluation.metrics import spreads
 from pseudocore.inference.posterior import average
-from pseudocore.objectives import factored_softmax, small_models
+from pseudocore.objectives import factored_softmax, small_models, softmax_mode
 from pseudocore.objectives.factored_softmax import FactoredGaussian
-from pseudocore.objectives.small_models import Softmax, draw
+from pseudocore.objectives.small_models import Softmax
 from pseudocore.reproduce import records
 
 NUM_TRAIN, NUM_TEST = 20_000, 2_000
 UPPER_BODY = (0, 2, 3, 4, 6)
-STEPS = {"vbpc": 500}
+STEPS = {"vbpc": 500, "psvi": 500}
 NUM_DRAWS = 256
 SCORES = ("accuracy", "nll", "fidelity_kl", "fidelity_tv", "fidelity_agreement")
 
@@ -95,6 +94,7 @@ def main() -> None:
     add("--per-class", type=int, nargs="+", default=[1, 5, 20])
     add("--methods", nargs="+", default=["uniform", "vbpc", "psvi"])
     add("--tasks", nargs="+", default=["10 classes", "2 classes"])
+    add("--psvi-steps", type=int, default=500)
     add("--no-laplace", action="store_true", help="leave laplace_tv and laplace_kl out")
     arguments = parser.parse_args()
     path = arguments.out / "frozen_features.jsonl"
@@ -105,6 +105,7 @@ def main() -> None:
         "2 classes": (np.isin(y, UPPER_BODY) * 1, np.isin(yt, UPPER_BODY) * 1),
     }
     prefix = "digits, " if arguments.data is None else ""
+    STEPS["psvi"] = arguments.psvi_steps
     origin = "digits" if arguments.data is None else "fashion"
     for task in arguments.tasks:
         labels, test_labels = tasks[task]
@@ -158,11 +159,14 @@ class Heads:
         model = Softmax(num_classes=problem.num_classes, prior=float(problem.prior_moments()[1][0]))
         if not len(self.full):
             x, y = problem.batch(torch.arange(problem.num_train))
-            q = small_models.posterior(
-                model, x.double(), y, x.new_ones(len(y)).double(), num_newton=10
-            )
-            self.full = self._predicted(problem, draw(q, NUM_DRAWS, Rng(0)))
-            del q
+            theta = softmax_mode.mode(model, x.double(), y)
+            precision = model.curvature(theta, x.double(), y, x.new_ones(len(y)).double())
+            precision.diagonal().add_(model.prior**-2)
+            noise = torch.randn(len(theta), NUM_DRAWS, generator=torch.Generator().manual_seed(0))
+            root = torch.linalg.cholesky(precision).mT
+            apart = torch.linalg.solve_triangular(root, noise.to(theta), upper=True)
+            self.full = self._predicted(problem, theta + apart.mT)
+            del precision, root
         x, y = problem.inputs(coreset.x).double(), problem.targets(coreset.targets)
         y = y.double() if y.is_floating_point() else y
         weight = coreset.weight.to(x)

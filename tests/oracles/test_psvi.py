@@ -28,7 +28,7 @@ from pseudocore.data.toys import (
 from pseudocore.methods.bayes import psvi
 from pseudocore.methods.bayes.psvi import PSVI, condense
 from pseudocore.models.dense import MLP
-from pseudocore.objectives import factored_softmax, small_models
+from pseudocore.objectives import factored_softmax, small_models, softmax_mode
 from pseudocore.objectives.kl_gradient import Points, gradient
 from pseudocore.objectives.small_models import (
     Gaussian,
@@ -591,6 +591,15 @@ def test_a_factored_posterior_is_the_dense_one() -> None:
     assert torch.allclose(factored.mean, dense.mean, atol=1e-12)
     columns = [factored.times(one) for one in torch.eye(len(dense.mean), dtype=DOUBLE)]
     assert torch.allclose(torch.stack(columns), dense.covariance, atol=1e-13)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_mode_without_a_hessian_is_newtons(soft: bool) -> None:
+    model, (x, y), _ = wide_softmax()
+    x = x * torch.linspace(0.1, 9, 12, dtype=DOUBLE)  # of uneven scales
+    y = (0.1 + one_hot(y, 4).double()) / 1.4 if soft else y
+    dense = small_models.mode(model, x, y, ones(x), num_newton=20)
+    assert torch.allclose(softmax_mode.mode(model, x, y), dense, atol=1e-9)
 
 
 def test_the_gradient_from_factors_is_that_from_dense_covariances() -> None:

@@ -35,7 +35,8 @@ Cost per step: `Softmax.num_newton` Newton steps on the coreset, each a factor o
 parameters (at most `MAX_PARAMETERS`); over draws, a pass of the data under `num_draws` parameters
 too. Moments begin with a Newton search on all data. Where p is large and M points × k classes are
 fewer, the factors are Mk × Mk (`objectives/factored_softmax.py`), and p is at most `MAX_FACTORED`:
-the curvature of the data is still p × p.
+the curvature of the data is still p × p. Their mode is found by conjugate gradients
+(`objectives/softmax_mode.py`).
 
 Deviations:
   D1. Adam along a cosine in place of the papers' plain steps $\gamma_t \propto 1/t$, on points in
@@ -62,7 +63,7 @@ from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset, Examples
-from pseudocore.objectives import factored_softmax, small_models
+from pseudocore.objectives import factored_softmax, small_models, softmax_mode
 from pseudocore.objectives.factored_softmax import FactoredGaussian
 from pseudocore.objectives.initial import Initial, initial_inputs
 from pseudocore.objectives.kl_gradient import Points, gradient
@@ -84,9 +85,6 @@ FACTORED_FROM, MAX_FACTORED = 500, 8000
 """Parameters between which factors are of points × classes, where these are fewer; 8,000 are 512 MB
 for the curvature of the data, and five times that while it is made.
 """
-
-TOLERANCE = 1e-9
-"""Relative length of the last Newton step on all data, where steps are long to compute."""
 
 NEWTON_FROM_ZERO = 10
 """Newton steps to the first mode."""
@@ -210,9 +208,11 @@ def _begin(method: PSVI, model: SmallModel, data: Examples, points: Points, rng:
     expansion = Quadratic(*root.new_empty(3, 0))
     is_bounded = bool(within.isfinite().all())
     if is_bounded and method.covariance == "moments":
-        tolerance = TOLERANCE if isinstance(q, FactoredGaussian) else 0.0
-        num = NEWTON_FROM_ZERO if model.num_newton > 1 else 1
-        at = small_models.mode(model, *every, num_newton=num, tolerance=tolerance)
+        if isinstance(q, FactoredGaussian) and isinstance(model, Softmax):
+            at = softmax_mode.mode(model, every.x, every.y)
+        else:
+            num = NEWTON_FROM_ZERO if model.num_newton > 1 else 1
+            at = small_models.mode(model, *every, num_newton=num)
         expansion = expand(model, *every, at)
         is_bounded = bool(at.isfinite().all())
     if not is_bounded:  # in float64: the prior alone bounds some directions
