@@ -154,3 +154,15 @@ def test_what_is_refused(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PSEUDOCORE_DATA_LIMIT", "0.0001")
     with pytest.raises(PseudocoreError, match=r"--shard-size \d+ selects in two rounds"):
         two_rounds.check_fits(methods.CRAIG(), problem)
+    two_rounds.check_fits(methods.Uniform(), problem)  # which holds no features
+
+
+def test_what_a_selection_takes_is_forecast(problem: Problem) -> None:
+    """By hand: the digits have 64 inputs, 1,437 examples and 10 classes."""
+    largest = int(problem.data.class_counts.max())
+    layer = extract_last_layer(problem, methods.CRAIG(pretrain_epochs=1), Rng(0))
+    held = 4 * (layer.features.numel() + layer.log_probs.numel())
+    assert held == 4 * 1437 * 74
+    assert two_rounds.num_bytes(methods.CRAIG(), problem) == held + 4 * largest * 74
+    assert two_rounds.num_bytes(methods.Herding(), problem) == 4 * largest * 64
+    assert two_rounds.num_bytes(methods.Herding(space="network"), problem) > held

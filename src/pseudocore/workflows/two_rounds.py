@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pseudocore.core import config
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
@@ -33,9 +34,6 @@ from pseudocore.training.pretrain import Network, Pretraining, pretrained
 
 OVERSAMPLING = 8
 """Points of the first round, over all shards, for each that is asked for."""
-
-FLOATS = 2
-"""Copies of the features that a selection in one round holds."""
 
 BLOCK = 256
 """Consecutive examples that are dealt together, so that a shard is read in pieces and not in rows."""
@@ -68,10 +66,21 @@ def check(method: Any, shard_size: int) -> SelectorSettings:
     return method
 
 
+def num_bytes(method: Any, problem: Problem) -> int:
+    """About what the features take that a selector holds: inputs of a class at a time, or the last
+    layer of all examples and once more of a class. Others, as `uniform`, hold none.
+    """
+    if not isinstance(method, Pretraining):
+        return 0
+    largest = int(problem.data.class_counts.max())
+    if config.to_dict(method).get("space") == "inputs":
+        return 4 * largest * math.prod(problem.data.shape)
+    return 4 * (problem.num_train + largest) * (problem.model.num_features + problem.num_classes)
+
+
 def check_fits(method: Any, problem: Problem) -> None:
     """Refuse a selection in one round that takes more memory than data may."""
-    width = math.prod(problem.data.shape)
-    needed = FLOATS * 4 * problem.num_train * (width + problem.num_classes)
+    needed = num_bytes(method, problem)
     if needed <= data_limit():
         return
     advice = f"--data-limit GIB (or {VARIABLE}) raises it"
