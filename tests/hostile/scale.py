@@ -2,7 +2,7 @@
 
     python tests/hostile/scale.py --methods herding el2n --out scale.jsonl
 
-A selector finishes, or refuses with one sentence; anything else is a failure.
+A selector finishes, is stopped for want of time, or refuses with one sentence; anything else is a failure.
 """
 
 import argparse
@@ -40,14 +40,15 @@ def write_data(folder: Path, n: int, d: int) -> None:
 def one(method: str, data: Path, limit: int, seconds: float) -> dict[str, Any]:
     """One selector in a process of its own."""
     words = ["reduce", method, str(data), "--points", "20", "--model", "linear", "--quiet"]
-    options = {"pretrain_epochs": "--pretrain-epochs"}
+    options = {"pretrain_epochs": ["--pretrain-epochs", "1"], "num_steps": ["--num-steps", "50"]}
     fields = getattr(methods[method].make, "__dataclass_fields__", {})
-    for field, flag in options.items():
-        words += [flag, "1"] if field in fields else []
+    for field, given in options.items():
+        words += given if field in fields else []
     words += ["--out", str(data.parent / "run"), "--overwrite", "--device", "cpu"]
 
     def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        if limit:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
     began = time.monotonic()
     process = subprocess.Popen(
@@ -73,10 +74,14 @@ def one(method: str, data: Path, limit: int, seconds: float) -> dict[str, Any]:
 def main() -> int:
     selectors = [entry.name for entry in methods if entry.kind == "select"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--methods", nargs="+", choices=selectors, default=selectors)
+    parser.add_argument("--methods", nargs="+", choices=methods.names(), default=selectors)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--columns", type=int, default=100)
-    parser.add_argument("--gib", type=float, default=4.0)
+    parser.add_argument(
+        "--gib", type=float, default=4.0,
+        help="Limit of virtual memory; 0 for none, as torch for CUDA maps more than that.",
+    )  # fmt: skip
+    parser.add_argument("--share", default="0/1", help="PART/PARTS: every PARTS-th method.")
     parser.add_argument("--seconds", type=float, default=600, help="A selector may take this long.")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -85,7 +90,8 @@ def main() -> int:
         data = Path(name) / "data"
         data.mkdir()
         write_data(data, given.rows, given.columns)
-        for method in given.methods:
+        part, parts = map(int, given.share.split("/"))
+        for method in given.methods[part::parts]:
             record = one(method, data, int(given.gib * GIB), given.seconds)
             bad |= record["outcome"] == "failed"
             text += json.dumps(record) + "\n"
