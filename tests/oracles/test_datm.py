@@ -70,6 +70,8 @@ def test_starts_move_from_easy_to_hard() -> None:
         starts = {float(piece[0]) for piece in drawn}
         assert starts == set(range(2, latest + 1)), step
         assert all(float(piece[1] - piece[0]) == 2 for piece in drawn)
+        share = sum(float(piece[0]) == latest for piece in drawn) / len(drawn)
+        assert share == pytest.approx(1 / (latest - 1), abs=0.1)  # all of them alike
     at_once = replace(method, ramp=0.0)
     drawn = [at_once._piece(problem, torch.tensor(0.0), Rng(seed)) for seed in range(99)]
     assert {float(piece[0]) for piece in drawn} == set(range(2, 7))

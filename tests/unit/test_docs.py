@@ -245,7 +245,7 @@ def test_the_vbpc_page_has_every_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["dc", "dsa", "dm", "ncfm", "datm", "rcig", "lcmat-c", "cafe", "bpc-pcd"]
+    "name", ["dc", "dsa", "dm", "idm", "ncfm", "datm", "rcig", "lcmat-c", "cafe", "bpc-pcd"]
 )
 def test_the_pages_of_methods_name_every_setting_and_its_default(name: str) -> None:
     told: dict[str, str] = {}

@@ -656,6 +656,8 @@ def test_a_variant_is_what_the_authors_code_does_otherwise(tmp_path: Path) -> No
         Reduction.from_config(recipe.tables)
     (herding,) = varied(matching(found, "cifar10-1pc-herding-sgd"), "authors")
     assert isinstance(find_recipe(herding), Missing)
+    (digits,) = varied(matching(cells(DIGITS), "ipc1-lcmat-s"), "authors")
+    assert find_recipe(digits) == Missing("the table of the digits has no variant 'authors'")
     (one,) = varied(matching(cells("kim2022-1"), "cifar10-ipc10-bpc-w-hmc"), "authors")
     run = Result(
         one.table, one.name, name, {}, FINISHED, evaluations={"true": measured(0.4)}, num=3

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pseudocore.methods.condense.dc import DC, DSA
     from pseudocore.methods.condense.dd import DatasetDistillation
     from pseudocore.methods.condense.dm import DM
+    from pseudocore.methods.condense.idm import IDM
     from pseudocore.methods.condense.kip import KIP
     from pseudocore.methods.condense.lcmat_c import LCMatC
     from pseudocore.methods.condense.ld import LabelDistillation, LabelDistillationRidge
@@ -79,6 +80,7 @@ INDEX = {
     "grand": "select.grand:GraNd",
     "graph-cut": "select.submodular:GraphCut",
     "herding": "select.herding:Herding",
+    "idm": "condense.idm:IDM",
     "k-center": "select.k_center:KCenter",
     "kernel-herding": "select.kernel:KernelHerding",
     "kernel-thinning": "select.kernel:KernelThinning",
@@ -103,7 +105,7 @@ INDEX = {
 """`module:Class` by name."""
 
 __all__ = [
-    "CAFE", "CRAIG", "DATM", "DC", "DM", "DSA", "EL2N", "FBPC", "GIGA", "KIP", "MTT", "NCFM", "PSVI", "RCIG", "VBPC", "AdaCore",
+    "CAFE", "CRAIG", "DATM", "DC", "DM", "DSA", "EL2N", "FBPC", "GIGA", "IDM", "KIP", "MTT", "NCFM", "PSVI", "RCIG", "VBPC", "AdaCore",
     "BPCContrastiveDivergence", "BPCForwardKL", "BPCPersistentChains", "BPCReverseKL",
     "BPCWasserstein", "BlackBoxVI", "ContextualDiversity", "CoresetMCMC", "DatasetDistillation", "Entropy", "FRePo", "FeatureBased",
     "Forgetting", "FrankWolfe", "Full", "Glister", "GlisterVal", "GraNd", "GradMatch", "GradMatchVal", "GraphCut",

@@ -79,6 +79,8 @@ class Missing:
 def find_recipe(cell: Cell) -> Recipe | Missing:
     """The recipe of a cell."""
     if cell.table == DIGITS:
+        if cell.variant:
+            return Missing(f"the table of the digits has no variant {cell.variant!r}")
         return _digits_recipe(cell)
     if cell.budget == "full":
         return Missing("the whole training set is not a coreset; no preset")

@@ -98,7 +98,6 @@ class LogDet:
 
     def take(self, index: int) -> None:
         row = self.similarity[index] - self.rows[:, index] @ self.rows
-        row[index] += self.noise
         row = row / self.left[index].sqrt()
         self.rows = torch.cat([self.rows, row.unsqueeze(0)])
         self.left = self.left - row.square()
