@@ -16,10 +16,11 @@ $$ n_{t+1} = \operatorname*{argmax}_n \operatorname{Corr}\big[f_n,\, f^\top (1 -
 then improves all weights. The **quasi-Newton coreset** begins with random points, each weighing as
 much as it stands for, and improves their weights alone. Both improve them by
 
-$$ w \leftarrow \operatorname*{argmin}_{v \ge 0} \tfrac12 (v - w)^\top (G_S + \tau I)(v - w) +
+$$ w \leftarrow \operatorname*{argmin}_{v \ge 0} \tfrac12 (v - w)^\top (G_S + \tau D)(v - w) +
    \nabla_w D_{KL}^\top (v - w) , $$
 
-the quasi-Newton step of Naik et al. with $w \ge 0$ kept inside it. $\pi_w$ is Laplace's
+the quasi-Newton step of Naik et al. with $w \ge 0$ kept inside it and $D = \max(\operatorname{diag}
+G_S, \overline{\operatorname{diag} G_S})$. $\pi_w$ is Laplace's
 approximation on the points, of the last layer (`objectives/point_likelihoods.py`), and no posterior
 of all data is needed. $\tau$ grows until the step raises the evidence lower bound $\mathbb
 E_{\pi_w}[\sum_n f_n + \log \pi_0 - \log \pi_w]$, which is minus the KL but for a constant; the
@@ -61,9 +62,9 @@ from pseudocore.selection.budgets import BalancedBudget, groups, random_points
 from pseudocore.selection.matching import non_negative
 from pseudocore.training.pretrain import Pretraining
 
-NUM_TRIALS, MORE, LESS = 6, 30.0, 0.1
+NUM_TRIALS, MORE, LESS, LEAST = 8, 5.0, 0.3, 1e-3
 """Steps tried before the weights stay; by what damping is multiplied for the next trial, and for
-the next step.
+the next step, and its least value.
 """
 LARGE_ERROR, LARGE_SHARE = 0.5, 0.1
 """Uncertainty of the KL that is worth a warning: in nats, where it is also this share of it."""
@@ -101,9 +102,9 @@ class SparseSettings(Pretraining, BalancedBudget):
     """Draws of the posterior on the points at every step."""
     data_batch: Annotated[int | None, Range(low=1)] = None
     """Random training points behind a step. Defaults to all of them."""
-    damping: Annotated[float, Range(above=0)] = 0.01
-    """What keeps the first step short, and is the least of later ones, as a share of the mean
-    variance of the points' log-likelihoods.
+    damping: Annotated[float, Range(above=0)] = 10.0
+    """What keeps the first step short, in units of the variances of the points' log-likelihoods;
+    later steps adapt it.
     """
 
     @abstractmethod
@@ -152,11 +153,11 @@ class SparseSettings(Pretraining, BalancedBudget):
         slope = slope + gram @ fit.weight
         damping = fit.damping
         for _ in range(NUM_TRIALS):
-            ridge = damping * torch.eye(len(own)).to(gram)
-            weight = non_negative(gram + ridge, slope + damping * fit.weight)
+            ridge = damping * gram.diagonal().clamp_min(1.0)
+            weight = non_negative(gram + ridge.diag(), slope + ridge * fit.weight)
             posterior = points.posterior(fit.places, weight, start=fit.posterior.mean)
             if _bound(points, posterior, view) > before:
-                less = max(self.damping, LESS * damping)
+                less = max(LEAST, LESS * damping)
                 return Fit(fit.places, weight, posterior, less)
             damping *= MORE
         return None
@@ -182,6 +183,10 @@ class SparseSettings(Pretraining, BalancedBudget):
 class SparseVI(SparseSettings):
     """Weighted points added one by one as each most lowers the reverse KL."""
 
+    damping: Annotated[float, Range(above=0)] = 0.01
+    """What keeps the first step after each point short, in units of the variances of the points'
+    log-likelihoods; later steps adapt it.
+    """
     num_inner: Count = 3
     """Steps on the weights after each point."""
 
@@ -211,9 +216,8 @@ class SparseVI(SparseSettings):
             taken[best] = True
             room[group[best]] -= 1
             index = torch.cat([now.places, best])
-            now = now._replace(
-                places=index, weight=torch.cat([now.weight, now.weight.new_zeros(1)])
-            )
+            weight = torch.cat([now.weight, now.weight.new_zeros(1)])
+            now = Fit(index, weight, now.posterior, self.damping)
             now = self._refined(points, now, self.num_inner, rng("point", pick))
             report("selecting", pick + 1, num)
         return now
@@ -240,7 +244,7 @@ class SparseVI(SparseSettings):
 class QuasiNewton(SparseSettings):
     """Random points with the weights of least reverse KL, by a quasi-Newton method."""
 
-    num_refinements: Count = 20
+    num_refinements: Count = 50
     """Steps on the weights."""
 
     def fit(self, problem: Problem, points: PointModel, rng: Rng) -> Fit:
