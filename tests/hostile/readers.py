@@ -16,6 +16,8 @@ from pseudocore.assembly import presets
 from pseudocore.core.types import Coreset
 from pseudocore.data import Reading, load
 from pseudocore.evaluation.tables import comparison
+from pseudocore.features import backbone
+from pseudocore.features.embed import embed
 from pseudocore.store.coreset_file import load_coreset, save_coreset
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.png import encode_png
@@ -130,6 +132,26 @@ def _distilled(folder: Path) -> Path:
     return folder / "theirs.npz"
 
 
+def _features(folder: Path) -> Path:
+    rows = _RNG.random((12, 3)).astype(np.float32)
+    np.savez_compressed(folder / "features.npz", train=rows, test=rows[:4])
+    return folder / "features.npz"
+
+
+def _read_features(path: Path) -> None:
+    whole = pc.dataset(X, Y, test=(X[:4], Y[:4]), name="small")
+    embed(whole, path)
+
+
+def _weights(folder: Path) -> Path:
+    torch.save(torch.nn.Linear(3, 2).state_dict(), folder / "weights.pt")
+    return folder / "weights.pt"
+
+
+def _read_weights(path: Path) -> None:
+    backbone.load(torch.nn.Linear(3, 2), str(path), torch.device("cpu"))
+
+
 def _coreset(folder: Path) -> Path:
     x = torch.rand(4, 1, 8, 8)
     made = Coreset(x, torch.arange(4), torch.full((4,), 3.0), None, {"method": "uniform"})
@@ -197,6 +219,8 @@ READERS = {
     "pictures": Reader(_pictures, _load),
     "torch": Reader(_torch, lambda path: read_distilled(path, "digits")),
     "distilled": Reader(_distilled, lambda path: read_distilled(path, "digits")),
+    "features": Reader(_features, _read_features),
+    "weights": Reader(_weights, _read_weights),
     "coreset": Reader(_coreset, load_coreset),
     "run": Reader(_run, _read_run),
     "preset": Reader(_toml, _read_preset),

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pseudocore.core.errors import ConfigError, DataError
 from pseudocore.core.problem import Problem
 from pseudocore.core.types import Cache, Coreset, Dataset, Embedded
+from pseudocore.data.arrays import load_archive
 from pseudocore.features import backbone as backbones
 
 BATCH = 256
@@ -129,12 +129,16 @@ def _passed(call: Callable[[Tensor], Any], name: str, x: Tensor) -> Tensor:
 
 
 def _read(path: Path) -> tuple[Any, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return arrays["train"], arrays["test"]
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        message = f"{path} cannot be read as features; numpy.savez(path, train=..., test=...)"
-        raise DataError(f"{message} writes them", code="unfit-arrays", where=path) from error
+    advice = "numpy.savez(path, train=..., test=...) writes them"
+    if not path.is_file():
+        message = f"{path} is no file of features; {advice}"
+        raise DataError(message, code="unfit-arrays", where=path)
+    halves = ("train", "test")
+    found = load_archive(path, lambda names: [half for half in halves if half in names])
+    if {*found} != {*halves} or any(part.dtype.kind not in "biuf" for part in found.values()):
+        message = f"{path} cannot be read as features; {advice}"
+        raise DataError(message, code="unfit-arrays", where=path)
+    return found["train"], found["test"]
 
 
 def _ready(data: Dataset, features: Any) -> Dataset:
