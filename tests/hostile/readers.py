@@ -13,16 +13,21 @@ import torch
 import pseudocore as pc
 from pseudocore import api
 from pseudocore.assembly import presets
+from pseudocore.core.problem import Problem
 from pseudocore.core.types import Coreset
 from pseudocore.data import Reading, load
 from pseudocore.evaluation.tables import comparison
 from pseudocore.features import backbone
 from pseudocore.features.embed import embed
+from pseudocore.models.dense import Linear
 from pseudocore.store.coreset_file import load_coreset, save_coreset
 from pseudocore.store.expert_folder import ExpertFolder
 from pseudocore.store.png import encode_png
 from pseudocore.store.run_folder import Run
+from pseudocore.testing import small_problem
+from pseudocore.workflows import references
 from pseudocore.workflows.distilled import read_distilled
+from pseudocore.workflows.references import reference
 
 
 class Reader(NamedTuple):
@@ -175,6 +180,22 @@ def _read_run(path: Path) -> None:
     comparison([(run.config, scores) for scores in run.evaluations().values()])
 
 
+def _problem() -> Problem:
+    return small_problem(model=Linear())
+
+
+def _reference(folder: Path) -> Path:
+    short = {"num_burn": 2, "num_draws": 3, "num_chains": 1, "num_leapfrog": 2}
+    references.save(folder / "reference.safetensors", reference(_problem(), "hmc", **short))
+    return folder / "reference.safetensors"
+
+
+def _read_reference(path: Path) -> None:
+    problem = _problem()
+    found = references.load(path, problem)
+    found.predictions(problem.data.test.x)
+
+
 def _toml(folder: Path) -> Path:
     (folder / "own.toml").write_text(
         'method = "dm"\nseed = 1\n\n[setup]\ndata = "digits"\nmodel = "linear"\n\n'
@@ -223,6 +244,7 @@ READERS = {
     "weights": Reader(_weights, _read_weights),
     "coreset": Reader(_coreset, load_coreset),
     "run": Reader(_run, _read_run),
+    "reference": Reader(_reference, _read_reference),
     "preset": Reader(_toml, _read_preset),
     "experts": Reader(_experts, _read_experts),
 }
