@@ -76,7 +76,7 @@ def test_the_smallest_coreset_within_a_bound(
     done(f"{line} --within 10 --budgets 1 --set uniform.balanced=false --out other")
     run = Path("other/runs/uniform-1-seed0/config.toml").read_text()
     assert "balanced = false" in run
-    refused(f"{line} --within 1 --budgets 1,two --out bad", "--budgets 1,two is no list")
+    refused(f"{line} --within 1 --budgets 1,two --out bad", "--budgets 1,two is not a list")
     refused(f"{line} --within 1 --set uniform.colour=red --out bad", "has no colour")
     refused(f"{line} --within 1 --set uniform --out bad", "METHOD.FIELD=VALUE")
     refused(f"{line} --within 2 --budgets 2,1 --out sized", "holds another search")

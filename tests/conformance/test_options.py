@@ -92,7 +92,10 @@ OF: dict[str, Mapping[str, Effect | str]] = {
     "cyclical-sghmc": CHAIN | {"num_cycles": Effect(other=1)},
     "coreset-mcmc": {"weight_lr": Effect()},
     "quasi-newton": {"damping": Effect(other=0.1)},
-    "sparse-vi": {"damping": Effect(other=0.1)},
+    "sparse-vi": {
+        "damping": Effect(other=0.1),
+        "balanced": Effect({"per_class": 2}),
+    },
     "fbpc": {
         "also": Effect(problem={"also": True}, other="mlp width=4 depth=1"),
         "num_kept": Effect(other=1),

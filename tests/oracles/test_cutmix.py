@@ -87,7 +87,7 @@ def test_features_cannot_be_mixed(make_problem: MakeProblem) -> None:
 )
 def test_step_sizes(schedule: Any, shares: list[float] | None) -> None:
     way = SGD(num_steps=6, schedule=schedule)
-    found = [float(way._share(torch.tensor(float(step)))) for step in range(6)]
+    found = [float(way.share(torch.tensor(float(step)))) for step in range(6)]
     assert found == pytest.approx(
         shares or [float(cosine(torch.tensor(float(step)), 6)) for step in range(6)]
     )

@@ -9,7 +9,7 @@ change along a direction (forward mode), and the gradient of that.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -210,6 +210,13 @@ def _reverse_over_forward(
         slope = (pull * change).sum()
         in_theta, in_x = torch.autograd.grad(slope, (theta, x))
     return in_theta, in_x, slope.detach()
+
+
+def nested() -> AbstractContextManager[None]:
+    """Where a method takes derivatives of derivatives by torch.func itself: custom kernels, which
+    know their first derivative alone, stay out.
+    """
+    return without_kernels()
 
 
 def _reverse_twice(

@@ -86,6 +86,14 @@ def random_points(problem: Problem, settings: BalancedBudget, rng: Rng) -> tuple
     return torch.cat(index), torch.cat(weight)
 
 
+def in_order(problem: Problem, settings: BalancedBudget, places: Tensor) -> Tensor:
+    """Places in `places`, by group and then as in the training set."""
+    order = places.argsort()
+    if not settings.balanced or problem.task == "regression":
+        return order
+    return order[problem.train_y.to(places.device)[places[order]].argsort(stable=True)]
+
+
 def choose(
     problem: Problem,
     settings: SelectorSettings,

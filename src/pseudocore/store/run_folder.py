@@ -28,6 +28,7 @@ from pseudocore.store.files import (
     read_json,
     read_toml,
     refuse_link,
+    remove_partials,
     write_bytes,
     write_json,
     writing,
@@ -155,6 +156,8 @@ class Run(ManifestFolder):
             raise RunError(f"cannot resume {path} {message}", code="another-config", path=path)
         run = cls(path, stored, manifest, lock)
         if not run.finished:
+            for name in FILES:
+                remove_partials(path / name)  # of a writer that was killed
             resumed = [*manifest.get("resumed", []), now()]
             run.update_manifest(status="running", reason="", resumed=resumed)
         return run

@@ -53,7 +53,7 @@ from pseudocore.objectives import kernel_regression, multiformation, pool
 from pseudocore.objectives.initial import ImageSettings
 from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
 from pseudocore.objectives.pool import Pool, PoolSettings
-from pseudocore.runtime.execution import without_kernels
+from pseudocore.runtime.autodiff import nested
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
 
 Network = Callable[[Tensor, Tensor], Tensor]
@@ -122,7 +122,7 @@ class RCIG(ImageSettings, RegressionSettings, PoolSettings):
             features = problem.features(theta, x)
             ridge = self.ridge * features.square().sum(1).mean()
         centred = kernel_regression.centred(y, problem.num_classes, x.dtype)
-        with without_kernels():
+        with nested():
             *gradients, mean = implicit(
                 network, theta, x, targets, real, centred, weight, ridge, self.num_inner_steps
             )

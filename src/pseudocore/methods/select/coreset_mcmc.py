@@ -35,7 +35,7 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference.persistent_chains import Chains, Networks, move
-from pseudocore.selection.budgets import BalancedBudget, random_points
+from pseudocore.selection.budgets import BalancedBudget, in_order, random_points
 from pseudocore.training.optimisers import Moments, adam, cosine, start
 
 ADAPTATION = 0.1
@@ -127,7 +127,7 @@ class CoresetMCMC(BalancedBudget):
         return CoresetMCMCState(state.places, weight, moments, chains, state.step + 1), info
 
     def coreset(self, problem: Problem, state: CoresetMCMCState) -> Coreset:
-        order = state.places.argsort()
+        order = in_order(problem, self, state.places)
         return problem.subset(state.places[order].cpu(), state.weight[order].cpu())
 
     def _moved(

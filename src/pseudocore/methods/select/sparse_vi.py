@@ -58,7 +58,7 @@ from pseudocore.objectives import small_models
 from pseudocore.objectives.point_likelihoods import PointModel, centred, point_model
 from pseudocore.objectives.small_models import Gaussian, draws_of
 from pseudocore.runtime.reporting import report
-from pseudocore.selection.budgets import BalancedBudget, groups, random_points
+from pseudocore.selection.budgets import BalancedBudget, groups, in_order, random_points
 from pseudocore.selection.matching import non_negative
 from pseudocore.training.pretrain import Pretraining
 
@@ -114,7 +114,7 @@ class SparseSettings(Pretraining, BalancedBudget):
     def select(self, problem: Problem, rng: Rng) -> Coreset:
         points = point_model(problem, self, rng, name=methods.name_of(self))
         fit = self.fit(problem, points, rng)
-        order = fit.places.argsort()
+        order = in_order(problem, self, fit.places)
         coreset = problem.subset(fit.places[order].cpu(), fit.weight[order].cpu())
         return coreset.with_provenance(**self._bound(points, fit, rng("end")))
 

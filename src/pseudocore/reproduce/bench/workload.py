@@ -78,6 +78,8 @@ SIZES = {
 }
 """A minute of a CPU; the published sizes: ConvNet-3 of width 128 on 3×32×32, 10 per class."""
 
+_ONE_POSTERIOR = ("psvi", "bpc-pcd", "fbpc", "black-box-vi")
+"""Methods that refuse augmentation, with which there is no one posterior."""
 _CONVNET_WIDE = ("vbpc", "frepo", "ld-rr", "real-batch", "last-layer")
 """Published with `convnet-wide`, or parts of methods that were; the others have `convnet3`."""
 
@@ -107,7 +109,7 @@ def problem_of(name: str, workload: Workload, device: str) -> Problem:
         for key in ("width", "norm")
         if key in known and (value := getattr(workload, key)) is not None
     }
-    if workload.augment and name not in ("psvi", "bpc-pcd"):  # which refuse augmentation
+    if workload.augment and name not in _ONE_POSTERIOR:
         setup["augment"] = "_".join(OPERATIONS)
     data = _noise(shape, workload.num_train, workload.num_classes)
     made = Setup(model=model, precision=workload.precision, **setup)
