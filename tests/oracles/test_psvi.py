@@ -533,6 +533,36 @@ def test_on_a_classifier_it_beats_the_points_it_began_with(make_problem: MakePro
         assert ended[1] < 0.5 * began[1]
 
 
+def test_it_says_when_the_mode_is_not_that_of_the_data(make_problem: MakeProblem) -> None:
+    """Against modes of many Newton steps and the Hessian by autograd, after too few steps; and
+    silence after enough.
+    """
+    problem = make_problem(num=300)
+    model = psvi.small_model(problem, True, 15)
+    x, y = problem.batch(torch.arange(300))
+    with pytest.warns(UserWarning, match="psvi has not converged: the mode on its points is"):
+        early = run(PSVI(per_class=5, num_steps=3), problem, seed=0).coreset
+    at = posterior(model, x, y, ones(x), num_newton=30).mean
+    found = (
+        posterior(model, problem.inputs(early.x), early.y, early.weight, num_newton=30).mean - at
+    )
+
+    def energy(theta: Tensor) -> Tensor:
+        return (
+            0.5 * theta.square().sum() / model.prior**2
+            - model.log_likelihood(theta[None], x.double(), y).sum()
+        )
+
+    hessian = torch.autograd.functional.hessian(energy, at)  # type: ignore[no-untyped-call]
+    shift = float((found @ hessian @ found / len(at)).sqrt())
+    assert early.provenance["mode_shift"] == pytest.approx(shift, rel=1e-3)
+    assert early.provenance["mode_length"] == pytest.approx(
+        float((found + at).norm() / at.norm()), rel=1e-3
+    )
+    late = run(PSVI(per_class=5, num_steps=300), problem, seed=0).coreset
+    assert late.provenance["mode_shift"] < 0.1
+
+
 def test_the_prior_is_the_problems(make_problem: MakeProblem) -> None:
     problem = make_problem()
     tight = dataclasses.replace(problem, prior=GaussianPrior(0.1))

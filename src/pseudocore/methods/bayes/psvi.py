@@ -48,6 +48,7 @@ Deviations:
   D4. Covariances come from moments by default; the papers draw. `docs/psvi.md` compares the two.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -88,6 +89,9 @@ for the curvature of the data, and five times that while it is made.
 
 NEWTON_FROM_ZERO = 10
 """Newton steps to the first mode."""
+
+FAR = 0.5
+"""Posterior standard deviations a parameter from which a mode is said to be another."""
 
 BETAS = 0.9, 0.95
 """Adam's. The gradient falls by orders of magnitude within a hundred steps, over which the usual
@@ -159,6 +163,27 @@ class PSVI(Budget):
         x, y, weight = state.points
         y = problem.likelihood.raw_targets(y)
         return Coreset(problem.pixels(x).cpu(), y.cpu(), weight.cpu())
+
+    def diagnostics(self, problem: Problem, state: PSVIState) -> dict[str, Any]:
+        """How far the mode on the points is from that of the data: in posterior standard deviations
+        a parameter, and by length. Covariances over draws do not know the data's mode.
+        """
+        data, model = state.data, self._model(problem)
+        if not len(data.at):
+            return {}
+        found = _posterior(self, model, _flat(state.points), state.mode, NEWTON_FROM_ZERO).mean
+        apart = found - data.at
+        within = apart @ data.curvature @ apart + apart @ apart / model.prior**2
+        shift = float((within / len(apart)).sqrt())
+        length = float(found.norm() / data.at.norm().clamp_min(torch.finfo(found.dtype).tiny))
+        if shift > FAR:
+            warnings.warn(
+                f"psvi has not converged: the mode on its points is {shift:.2g} posterior standard "
+                f"deviations a parameter from that of the data, and {length:.2g} times as long; "
+                "more num_steps or more points would bring it nearer",
+                stacklevel=2,
+            )
+        return {"mode_shift": shift, "mode_length": length}
 
     def _model(self, problem: Problem) -> SmallModel:
         return small_model(problem, self.covariance == "moments", sum(self.counts(problem)))
@@ -237,7 +262,30 @@ def _advance(
     rng: Rng,
 ) -> tuple[PSVIState, PSVIInfo]:
     """One step; `batch` gives inputs and targets of some of the `num` real examples."""
-    points, flat = state.points, _flat(state.points)
+    points = state.points
+    q, slopes, spread = _slopes(method, model, batch, num, state, rng)
+    decay = cosine(state.step, method.num_steps)
+    rates = (method.point_lr, method.point_lr, method.weight_lr * num / len(points.x))
+    slopes = tree_map(lambda slope, moment: slope.to(moment.first), slopes, state.moments)
+    changes, moments = adam(slopes, state.moments, [decay * rate for rate in rates], betas=BETAS)
+    x, y, weight = changes
+    x = points.x - (x @ state.root.mT.to(x)).view_as(points.x)
+    y = points.y - y if points.y.is_floating_point() else points.y
+    new = Points(x, y, (points.weight - weight).clamp_min(0))
+    info = PSVIInfo(spread, new.weight.sum(), (new.weight > 0).to(new.weight).sum())
+    return PSVIState(new, q.mean, moments, state.root, state.data, state.step + 1), info
+
+
+def _slopes(
+    method: PSVI,
+    model: SmallModel,
+    batch: Callable[[Tensor], tuple[Tensor, Tensor]],
+    num: int,
+    state: PSVIState,
+    rng: Rng,
+) -> tuple[Gaussian | FactoredGaussian, Points, Tensor]:
+    """The posterior on the points, the gradient in the coordinates of D1, the variance of P."""
+    flat = _flat(state.points)
     q = _posterior(method, model, flat, state.mode, model.num_newton)
     data: Examples | Quadratic = state.data
     scale, draws = 1.0, None
@@ -249,17 +297,7 @@ def _advance(
         data, scale = Examples(*_flat(Points(*batch(index), index))[:2]), num / len(index)
         draws = small_models.draw(q, method.num_draws, rng("draws"))
     slopes, spread = gradient(model, flat, data, scale, q, draws)
-    slopes = slopes._replace(x=slopes.x @ state.root)  # D1
-    decay = cosine(state.step, method.num_steps)
-    rates = (method.point_lr, method.point_lr, method.weight_lr * num / len(flat.x))
-    slopes = tree_map(lambda slope, moment: slope.to(moment.first), slopes, state.moments)
-    changes, moments = adam(slopes, state.moments, [decay * rate for rate in rates], betas=BETAS)
-    x, y, weight = changes
-    x = points.x - (x @ state.root.mT.to(x)).view_as(points.x)
-    y = points.y - y if points.y.is_floating_point() else points.y
-    new = Points(x, y, (points.weight - weight).clamp_min(0))
-    info = PSVIInfo(spread, new.weight.sum(), (new.weight > 0).to(new.weight).sum())
-    return PSVIState(new, q.mean, moments, state.root, state.data, state.step + 1), info
+    return q, slopes._replace(x=slopes.x @ state.root), spread  # D1
 
 
 def _posterior(
