@@ -10,7 +10,7 @@ from typing import Any
 from pseudocore.assembly import Data, build, described, reading
 from pseudocore.assembly import Reduction as Reduction
 from pseudocore.assembly.contracts import build_problem as build_problem
-from pseudocore.assembly.contracts import mismatches
+from pseudocore.assembly.contracts import mismatches, unconverged
 from pseudocore.core import config
 from pseudocore.core.errors import ConfigError, RunError
 from pseudocore.core.likelihood import check_task
@@ -207,7 +207,7 @@ def infer(
     with advising(fitted), profiling.stage("infer", problem.device):
         found = fitted.fit(problem, shown, Rng(seed)("infer"))
     posterior = found if isinstance(found, Posterior) else FunctionPosterior(problem, found)
-    posterior.notes += mismatches(points, fitted, problem)
+    posterior.notes += mismatches(points, fitted, problem) + unconverged(points)
     return posterior
 
 

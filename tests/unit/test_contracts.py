@@ -255,6 +255,7 @@ def test_a_contract_for_other_shapes_is_refused(runs: dict[str, Any], tmp_path: 
 
 def test_another_inference_than_assumed_is_said(runs: dict[str, Any], own_data: Dataset) -> None:
     psvi, vbpc = runs["psvi"].coreset, runs["vbpc"].coreset
+    psvi = psvi.with_provenance(mode_shift=0.1)  # as if it had converged
     hmc: dict[str, Any] = {"num_draws": 8, "num_burn": 2}
     (sentence,) = pseudocore.infer(psvi, "last-layer-vi", num_steps=1).notes
     assert sentence == (

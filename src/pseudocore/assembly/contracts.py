@@ -33,6 +33,9 @@ from pseudocore.runtime.profiling import stage
 DEFAULT_INFERENCE = "last-layer-vi"
 """Of coresets whose method assumes none."""
 
+FAR = 0.5
+"""Posterior standard deviations a parameter from which a mode is said to be another."""
+
 
 def contract_of(reduction: Reduction, problem: Problem, coreset: Coreset) -> Contract | None:
     """The contract of a coreset that a reduction made; None where its preprocessing is of another's
@@ -168,6 +171,18 @@ def mismatches(coreset: Coreset, fitted: Inference, problem: Problem) -> list[st
             f" {_words(*used)}"
         ]
     return []
+
+
+def unconverged(coreset: Coreset) -> list[str]:
+    """What a coreset's own diagnostics say against it."""
+    shift, length = (coreset.provenance.get(name) for name in ("mode_shift", "mode_length"))
+    if not isinstance(shift, float) or not isinstance(length, float) or not shift > FAR:
+        return []
+    return [
+        f"psvi had not converged: the mode on these points is {shift:.2g} posterior standard"
+        f" deviations a parameter from that of the data, and {length:.2g} times as long; more"
+        " num_steps or more points would bring it nearer"
+    ]
 
 
 class _Posterior(NamedTuple):

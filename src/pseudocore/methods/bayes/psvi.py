@@ -48,7 +48,6 @@ Deviations:
   D4. Covariances come from moments by default; the papers draw. `docs/psvi.md` compares the two.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -89,9 +88,6 @@ for the curvature of the data, and five times that while it is made.
 
 NEWTON_FROM_ZERO = 10
 """Newton steps to the first mode."""
-
-FAR = 0.5
-"""Posterior standard deviations a parameter from which a mode is said to be another."""
 
 BETAS = 0.9, 0.95
 """Adam's. The gradient falls by orders of magnitude within a hundred steps, over which the usual
@@ -176,13 +172,6 @@ class PSVI(Budget):
         within = apart @ data.curvature @ apart + apart @ apart / model.prior**2
         shift = float((within / len(apart)).sqrt())
         length = float(found.norm() / data.at.norm().clamp_min(torch.finfo(found.dtype).tiny))
-        if shift > FAR:
-            warnings.warn(
-                f"psvi has not converged: the mode on its points is {shift:.2g} posterior standard "
-                f"deviations a parameter from that of the data, and {length:.2g} times as long; "
-                "more num_steps or more points would bring it nearer",
-                stacklevel=2,
-            )
         return {"mode_shift": shift, "mode_length": length}
 
     def _model(self, problem: Problem) -> SmallModel:
