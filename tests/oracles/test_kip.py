@@ -17,8 +17,9 @@ from torch import Tensor
 
 from pseudocore.core.problem import Problem
 from pseudocore.core.rng import Rng
-from pseudocore.methods.condense.kip import KIP, KIPLearned, KIPState
+from pseudocore.methods.condense.kip import KIP, KIPState
 from pseudocore.models.dense import MLP
+from pseudocore.objectives.image_regression import RegressionPoints
 
 MakeProblem = Callable[..., Problem]
 Differentiate = Callable[[Callable[[Tensor], float], Tensor], Tensor]
@@ -91,7 +92,7 @@ def numpy_features(theta: Array, x: Array) -> Array:
     return np.maximum(x @ weight.T + bias, 0)
 
 
-def numpy_losses(kip: KIP, problem: Problem, learned: KIPLearned) -> tuple[float, float]:
+def numpy_losses(kip: KIP, problem: Problem, learned: RegressionPoints) -> tuple[float, float]:
     """Squared error, and cross-entropy under the logit scale."""
     real, labels = problem.batch(RNG("batch").integers(problem.num_train, kip.batch_size))
     u = learned.x.numpy()

@@ -33,20 +33,18 @@ from torch import Tensor
 
 from pseudocore.core.budget import Budget
 from pseudocore.core.config import Count, Positive, Range, Whole
-from pseudocore.core.errors import ConfigError
 from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.objectives.initial import Initial, initial_inputs
+from pseudocore.objectives.one_posterior import input_unit, refuse_augmentation
 from pseudocore.runtime import autodiff
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
 
 FIRST_LOG_SD = -3.0
 """Logarithm of the first standard deviations of q, in units of the prior."""
-NUM_PROBES = 1000
-"""Training inputs behind their standard deviation."""
 
 
 class BBVIPoints(NamedTuple):
@@ -122,10 +120,7 @@ class BlackBoxVI(Budget):
     """Steps of the variational posterior before the first step of the points."""
 
     def init(self, problem: Problem, rng: Rng) -> BBVIState:
-        if problem.augment is not None:
-            raise ConfigError(
-                "black-box-vi takes no augmentation; leave --augment out", code="no-augmentation"
-            )
+        refuse_augmentation(problem, "black-box-vi")
         x, y = initial_inputs(problem, self.counts(problem), self.initial, rng("points"))
         weight = problem.mass(y).to(x)
         weight = torch.ones_like(weight) if self.weighting == "ones" else weight
@@ -133,8 +128,7 @@ class BlackBoxVI(Budget):
         centre, sd = problem.prior_moments()
         theta = problem.model.init(rng("start"), device=problem.device, dtype=problem.dtype)
         q = MeanField((theta - centre) / sd, torch.full_like(theta, FIRST_LOG_SD))
-        probes = rng("unit").permutation(problem.num_train)[:NUM_PROBES]
-        unit, zero = problem.batch(probes)[0].std(), x.new_zeros(())
+        unit, zero = input_unit(problem, rng("unit")), x.new_zeros(())
         state = BBVIState(points, y, start(points), q, start(q), unit, zero)
         for number in range(self.num_warmup):
             state = self._followed(problem, state, rng("warmup", number))

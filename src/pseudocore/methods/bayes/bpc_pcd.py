@@ -41,7 +41,6 @@ from torch import Tensor
 
 from pseudocore.core.budget import Budget
 from pseudocore.core.config import Count, Positive, Range, Whole
-from pseudocore.core.errors import ConfigError
 from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
@@ -55,6 +54,7 @@ from pseudocore.inference.persistent_chains import (
     move,
 )
 from pseudocore.objectives.initial import Initial, initial_inputs
+from pseudocore.objectives.one_posterior import check_networks, input_unit, refuse_augmentation
 from pseudocore.runtime.loop import drive
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
 
@@ -157,16 +157,8 @@ class BPCPersistentChains(Budget):
     """Acceptance rate to which the chains' step sizes adapt."""
 
     def init(self, problem: Problem, rng: Rng) -> PCDState:
-        if problem.augment is not None:
-            raise ConfigError(
-                "bpc-pcd takes no augmentation; leave --augment out", code="no-augmentation"
-            )
-        if self.also is not None and not problem.also:
-            raise ConfigError(
-                f"bpc-pcd is to serve {self.also!r} too, but the problem holds no such networks; "
-                "`reduce` adds them, or set Problem.also",
-                code="needs-networks",
-            )
+        refuse_augmentation(problem, "bpc-pcd")
+        check_networks(problem, self.also, "bpc-pcd")
         x, labels = initial_inputs(problem, self.counts(problem), self.initial, rng("points"))
         weight = problem.mass(labels).to(x)
         if problem.task == "regression":
@@ -177,8 +169,7 @@ class BPCPersistentChains(Budget):
         weight = torch.ones_like(weight) if self.weighting == "ones" else weight
         points = PCDPoints(x, y, weight.log())
         chains = self._fresh(problem, self._likelihood(problem, points, labels), rng("chains"))
-        probes = rng("unit").permutation(problem.num_train)[:NUM_PROBES]
-        unit = problem.batch(probes)[0].std()
+        unit = input_unit(problem, rng("unit"))
         return PCDState(points, labels, start(points), chains, unit, x.new_zeros(()))
 
     def step(self, problem: Problem, state: PCDState, rng: Rng) -> tuple[PCDState, PCDInfo]:

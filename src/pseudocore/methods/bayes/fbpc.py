@@ -46,11 +46,9 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.objectives.initial import Initial, PointSettings, initial_inputs
+from pseudocore.objectives.one_posterior import check_networks, input_unit, refuse_augmentation
 from pseudocore.runtime import autodiff
 from pseudocore.training.optimisers import Moments, adam, cosine, start
-
-NUM_PROBES = 1000
-"""Training inputs behind their standard deviation."""
 
 
 class FBPCState(NamedTuple):
@@ -105,19 +103,10 @@ class FBPC(PointSettings):
     """Last steps of that training whose networks are kept, where there are as many."""
 
     def init(self, problem: Problem, rng: Rng) -> FBPCState:
-        if problem.augment is not None:
-            raise ConfigError(
-                "fbpc takes no augmentation; leave --augment out", code="no-augmentation"
-            )
-        if self.also is not None and not problem.also:
-            raise ConfigError(
-                f"fbpc is to serve {self.also!r} too, but the problem holds no such networks; "
-                "`reduce` adds them, or set Problem.also",
-                code="needs-networks",
-            )
+        refuse_augmentation(problem, "fbpc")
+        check_networks(problem, self.also, "fbpc")
         x, y = initial_inputs(problem, self.counts(problem), self.initial, rng("points"))
-        probes = rng("unit").permutation(problem.num_train)[:NUM_PROBES]
-        unit = problem.batch(probes)[0].std()
+        unit = input_unit(problem, rng("unit"))
         return FBPCState(x, y, start(x), unit, x.new_zeros(()))
 
     def step(self, problem: Problem, state: FBPCState, rng: Rng) -> tuple[FBPCState, FBPCInfo]:

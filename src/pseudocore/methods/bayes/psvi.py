@@ -67,6 +67,7 @@ from pseudocore.objectives import factored_softmax, small_models, softmax_mode
 from pseudocore.objectives.factored_softmax import FactoredGaussian
 from pseudocore.objectives.initial import Initial, initial_inputs
 from pseudocore.objectives.kl_gradient import Points, gradient
+from pseudocore.objectives.one_posterior import refuse_augmentation
 from pseudocore.objectives.small_models import (
     AffineRegression,
     Gaussian,
@@ -325,8 +326,7 @@ def small_model(problem: Problem, moments: bool, num_points: int) -> SmallModel:
             model=name,
             num_parameters=num,
         )
-    if problem.augment is not None:
-        raise ConfigError("psvi takes no augmentation; leave --augment out", code="no-augmentation")
+    refuse_augmentation(problem, "psvi")
     # One scale for all: the fan-in prior of a single layer is isotropic.
     prior = float(problem.prior_moments()[1][0])
     if problem.task == "regression":

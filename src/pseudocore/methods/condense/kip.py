@@ -40,22 +40,16 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.objectives import kernel_regression, multiformation
-from pseudocore.objectives.initial import ImageSettings
-from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
+from pseudocore.objectives.image_regression import ImageRegression, RegressionPoints
+from pseudocore.objectives.kernel_regression import RegressionInfo
 from pseudocore.objectives.multiformation import repeat_weight
 from pseudocore.objectives.network_kernels import DenseKernel, Kernel, feature_kernel
 from pseudocore.training.optimisers import cosine, start
 
 
-class KIPLearned(NamedTuple):
-    x: Tensor  # network inputs (M, ...)
-    y: Tensor  # targets (M, classes)
-    log_scale: Tensor  # () of the factor from predictions to logits
-
-
 class KIPState(NamedTuple):
-    learned: KIPLearned
-    moments: Any  # Adam's, a KIPLearned of Moments
+    learned: RegressionPoints
+    moments: Any  # Adam's, a RegressionPoints of Moments
     step: Tensor  # () steps taken
 
 
@@ -67,7 +61,7 @@ class KIPState(NamedTuple):
     weights="no",
 )
 @dataclass(frozen=True, kw_only=True)
-class KIP(ImageSettings, RegressionSettings):
+class KIP(ImageRegression):
     """Kernel inducing points."""
 
     image_lr: Positive = 0.01
@@ -82,12 +76,8 @@ class KIP(ImageSettings, RegressionSettings):
     """Random networks per step whose features are averaged over."""
 
     def init(self, problem: Problem, rng: Rng) -> KIPState:
-        x, y = multiformation.begin(
-            problem, self.counts(problem), self.initial, rng("images"), factor=self.formation
-        )
-        targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
-        learned = KIPLearned(x, targets, x.new_full((), self.logit_scale).log())
-        return KIPState(learned, start(learned), x.new_zeros(()))
+        learned = self.begin(problem, rng)
+        return KIPState(learned, start(learned), learned.x.new_zeros(()))
 
     def step(self, problem: Problem, state: KIPState, rng: Rng) -> tuple[KIPState, RegressionInfo]:
         index = rng("batch").integers(problem.num_train, self.batch_size, device=problem.device)
@@ -97,7 +87,7 @@ class KIP(ImageSettings, RegressionSettings):
         relative = self.relative_weights(problem, state.learned.y)
         weight = repeat_weight(relative, self.formation)
 
-        def objective(learned: KIPLearned) -> tuple[Tensor, Tensor]:
+        def objective(learned: RegressionPoints) -> tuple[Tensor, Tensor]:
             x, targets = multiformation.decode(learned.x, learned.y, factor=self.formation)
             mean = kernel_regression.regress(*kernel(x), targets, ridge=self.ridge, weight=weight)
             return kernel_regression.loss(mean, y, learned.log_scale)
@@ -110,14 +100,7 @@ class KIP(ImageSettings, RegressionSettings):
         return KIPState(new, moments, state.step + 1), info
 
     def coreset(self, problem: Problem, state: KIPState) -> Coreset:
-        x, y, log_scale = state.learned
-        numbers = {
-            "logit_scale": log_scale.exp().item(),
-            "ridge": self.ridge * self.mean_weight(problem),
-        }
-        provenance = {"posterior": numbers, **multiformation.provenance(factor=self.formation)}
-        weight = self.weights(problem, y).cpu()
-        return Coreset(problem.pixels(x).cpu(), y.cpu(), weight, provenance=provenance)
+        return self.ended(problem, state.learned)
 
     def _kernel(self, problem: Problem, stored: Tensor, real: Tensor, rng: Rng) -> Kernel:
         if self.kernel != "features":

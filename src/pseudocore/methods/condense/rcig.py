@@ -50,8 +50,8 @@ from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.objectives import kernel_regression, multiformation, pool
-from pseudocore.objectives.initial import ImageSettings
-from pseudocore.objectives.kernel_regression import RegressionInfo, RegressionSettings
+from pseudocore.objectives.image_regression import ImageRegression, RegressionPoints
+from pseudocore.objectives.kernel_regression import RegressionInfo
 from pseudocore.objectives.pool import Pool, PoolSettings
 from pseudocore.runtime.autodiff import nested
 from pseudocore.training.optimisers import adam, cosine, start, tree_map
@@ -60,15 +60,9 @@ Network = Callable[[Tensor, Tensor], Tensor]
 """Parameters (P,) and points (n, ...) to outputs (n, classes)."""
 
 
-class RCIGLearned(NamedTuple):
-    x: Tensor  # network inputs (M, ...)
-    y: Tensor  # targets (M, classes)
-    log_scale: Tensor  # () of the factor from predictions to logits
-
-
 class RCIGState(NamedTuple):
-    learned: RCIGLearned
-    moments: Any  # Adam's, an RCIGLearned of Moments
+    learned: RegressionPoints
+    moments: Any  # Adam's, an RegressionPoints of Moments
     pool: Pool
     step: Tensor  # () steps taken
 
@@ -81,7 +75,7 @@ class RCIGState(NamedTuple):
     weights="no",
 )
 @dataclass(frozen=True, kw_only=True)
-class RCIG(ImageSettings, RegressionSettings, PoolSettings):
+class RCIG(ImageRegression, PoolSettings):
     """Points learned by implicit gradients through a convex training."""
 
     image_lr: Positive = 0.01
@@ -90,13 +84,9 @@ class RCIG(ImageSettings, RegressionSettings, PoolSettings):
     """Steps of conjugate gradients, for the training and for its derivative each."""
 
     def init(self, problem: Problem, rng: Rng) -> RCIGState:
-        x, y = multiformation.begin(
-            problem, self.counts(problem), self.initial, rng("images"), factor=self.formation
-        )
-        targets = kernel_regression.centred(y, problem.num_classes, x.dtype)
-        learned = RCIGLearned(x, targets, x.new_full((), self.logit_scale).log())
+        learned = self.begin(problem, rng)
         networks = pool.fill(problem, rng("pool"), size=self.pool_size, max_age=self.max_age)
-        return RCIGState(learned, start(learned), networks, x.new_zeros(()))
+        return RCIGState(learned, start(learned), networks, learned.x.new_zeros(()))
 
     def step(
         self, problem: Problem, state: RCIGState, rng: Rng
@@ -113,7 +103,7 @@ class RCIG(ImageSettings, RegressionSettings, PoolSettings):
         def network(theta: Tensor, x: Tensor) -> Tensor:
             return problem.logits(theta, x)
 
-        def shown(learned: RCIGLearned) -> tuple[Tensor, Tensor]:
+        def shown(learned: RegressionPoints) -> tuple[Tensor, Tensor]:
             x, targets = multiformation.decode(learned.x, learned.y, factor=self.formation)
             return x, targets
 
@@ -136,7 +126,7 @@ class RCIG(ImageSettings, RegressionSettings, PoolSettings):
         decay = cosine(state.step, self.num_steps)
         rates = [decay * rate for rate in (self.image_lr, self.label_lr, self.image_lr)]
         change, moments = adam(gradient, state.moments, rates)
-        new: RCIGLearned = tree_map(torch.sub, learned, change)
+        new: RegressionPoints = tree_map(torch.sub, learned, change)
         x, targets = (part.detach() for part in shown(new))
         networks = pool.advance(
             networks,
@@ -154,14 +144,7 @@ class RCIG(ImageSettings, RegressionSettings, PoolSettings):
         return RCIGState(new, moments, networks, state.step + 1), info
 
     def coreset(self, problem: Problem, state: RCIGState) -> Coreset:
-        x, y, log_scale = state.learned
-        numbers = {
-            "logit_scale": log_scale.exp().item(),
-            "ridge": self.ridge * self.mean_weight(problem),
-        }
-        provenance = {"posterior": numbers, **multiformation.provenance(factor=self.formation)}
-        weight = self.weights(problem, y).cpu()
-        return Coreset(problem.pixels(x).cpu(), y.cpu(), weight, provenance=provenance)
+        return self.ended(problem, state.learned)
 
 
 def implicit(

@@ -28,13 +28,13 @@ import torch
 from torch import Tensor
 
 from pseudocore.core.config import Count, NonNegative, Range, Whole
-from pseudocore.core.errors import ConfigError
 from pseudocore.core.likelihood import BOTH
 from pseudocore.core.problem import Problem
 from pseudocore.core.registry import methods
 from pseudocore.core.rng import Rng
 from pseudocore.core.types import Coreset
 from pseudocore.inference.persistent_chains import Chains, Networks, move
+from pseudocore.objectives.one_posterior import refuse_augmentation
 from pseudocore.selection.budgets import BalancedBudget, in_order, random_points
 from pseudocore.training.optimisers import Moments, adam, cosine, start
 
@@ -92,10 +92,7 @@ class CoresetMCMC(BalancedBudget):
     """Acceptance rate to which the chains' step sizes adapt."""
 
     def init(self, problem: Problem, rng: Rng) -> CoresetMCMCState:
-        if problem.augment is not None:
-            raise ConfigError(
-                "coreset-mcmc takes no augmentation; leave --augment out", code="no-augmentation"
-            )
+        refuse_augmentation(problem, "coreset-mcmc")
         index, weight = random_points(problem, self, rng("points"))
         index, weight = index.to(problem.device), weight.to(problem.device, problem.dtype)
         chains = Networks((problem,)).begin(self.num_chains, rng("chains"))
